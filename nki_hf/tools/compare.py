@@ -15,7 +15,7 @@ from nki_hf.tools.judging.named_kernels import Named, named
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
 from nki_hf.tools.searching.facts import beside, failed_record, source_diff
-from nki_hf.tools.searching.options import judge_options, round_limit
+from nki_hf.tools.searching.options import judge_options, round_limit, try_with
 from nki_hf.tools.searching.workers import Workers, processes_of
 
 __all__ = ["command"]
@@ -48,10 +48,11 @@ def command(
 
     Both are judged first, each in processes of its own. Exit code 0: both pass; 1: one fails; 2: wrong use.
     """
-    pair = named(a, task, layout), named(b, task, layout_b or layout)
     options = judge_options(
         check=check, at=at, chip=chip, lnc=lnc, dtype=dtype, const=const, rtol=rtol, timeout=timeout, order=order, seed=seed
     )
+    try_with(task, options)
+    pair = named(a, task, layout), named(b, task, layout_b or layout)
     own = [_constants(item, options["constants"]) for item in pair]
     unknown = sorted(set(options["constants"]) - own[0].keys() - own[1].keys())
     if unknown:

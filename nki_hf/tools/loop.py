@@ -23,7 +23,7 @@ from nki_hf.tools.screen import Screen
 from nki_hf.tools.searching.agent import words_of
 from nki_hf.tools.searching.clock import Clock
 from nki_hf.tools.searching.looping import loop
-from nki_hf.tools.searching.options import judge_options, round_limit
+from nki_hf.tools.searching.options import judge_options, round_limit, try_with
 from nki_hf.tools.searching.request import remembered
 from nki_hf.tools.searching.rounds import best_of
 from nki_hf.tools.searching.run import Run
@@ -96,6 +96,8 @@ def command(
     options = judge_options(
         layout=layout, check=check, at=at, chip=chip, lnc=lnc, dtype=dtype, rtol=rtol, order=order, timeout=judge_timeout
     )
+    if task:
+        try_with(task, options)
     asked: dict[str, Any] = {
         "agent": words,
         "rounds": rounds,
@@ -132,6 +134,7 @@ def command(
                     for sentence in _changes(before, settings):
                         print(sentence, file=sys.stderr)
                     folder.begin(settings)
+            try_with(settings["task"], settings["judge"])
             allowed = _seconds(settings["budget"])
 
             def say(line: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from nki_hf.tasks import load_task
 from nki_hf.timing.schedule import schedule
 from nki_hf.tools.error_bands import family_of
 from nki_hf.tools.input_files import check_regular
+from nki_hf.tools.judging.tried_task import try_task
 from nki_hf.tools.latency import attention_us
 from nki_hf.tools.modelled import ModelRequest, stream
 from nki_hf.tools.shape import problem_of
@@ -124,6 +125,7 @@ def _simulated(row: dict[str, str], off: Sequence[str]) -> tuple[float, str]:
                 f"shape={row['shape']!r} is none of a kernel file: it is task=NAME,at=SIZE, as in task=softmax,at=4096."
             )
         asked = ModelRequest(kernel=kernel, task=given["task"], seqlen=int(given["at"]), chip=chip.name, lnc=lnc)
+        try_task(asked.task, at=(asked.seqlen,))
         task = load_task(asked.task)
         return schedule(stream(asked), chip).total_ns / 1e3, task.family or task.name
     subject(kernel)  # an unknown one is refused by name

@@ -17,6 +17,7 @@ from nki_hf.tasks import load_task
 from nki_hf.timing.schedule import Schedule, schedule
 from nki_hf.tools.error_bands import band_of, task_band
 from nki_hf.tools.judging.programs import user_events
+from nki_hf.tools.judging.tried_task import try_task
 from nki_hf.tools.lengths import attention_instructions, check_length, subject_instructions
 from nki_hf.tools.option_values import constant_of
 from nki_hf.tools.printable import printable
@@ -100,7 +101,7 @@ def asked_for(
     """The request of a command that takes one of our kernels by name, or a kernel file with a task.
 
     Raises:
-      ValueError: a file without a task, a task without a file, or options of the other kind.
+      ValueError: a file without a task, a task without a file, or options of the other kind; the task itself is at fault.
     """
     file = file or (kernel if kernel.partition(":")[0].endswith(".py") else "")
     if not file and not task:
@@ -111,6 +112,7 @@ def asked_for(
         raise ValueError("a kernel file and a task go together: FILE.py --task NAME (nki_hf judge --tasks lists the names).")
     if shape:
         raise ValueError(f"shape={shape!r} describes {' or '.join(own_kernels())}: a kernel file takes --at SIZE.")
+    try_task(task, at=(at,) if at else ())
     size = at or load_task(task).at[0]
     return ModelRequest(
         kernel=file, seqlen=size, chip=chip, task=task, layout=layout, constants=tuple(constant_of(text) for text in const)

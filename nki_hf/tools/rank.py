@@ -13,11 +13,13 @@ from nki_hf.chips import get_chip
 from nki_hf.errors import require
 from nki_hf.tasks import load_task
 from nki_hf.tools.error_bands import task_band
+from nki_hf.tools.judging.tried_task import try_task
 from nki_hf.tools.output_files import check_writable, whole_file, writing
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
+from nki_hf.tools.searching.candidates import candidates
 from nki_hf.tools.searching.facts import failed_record, times_of
-from nki_hf.tools.searching.options import judge_options, round_limit
+from nki_hf.tools.searching.options import judge_options, round_limit, try_with
 from nki_hf.tools.searching.picture import FORMATS, ladder_lines, picture
 from nki_hf.tools.searching.run import Run
 from nki_hf.tools.searching.workers import Workers, processes_of
@@ -58,7 +60,7 @@ def command(
             raise ValueError(f"picture={image} is no picture: its name ends in .png or .svg.")
         check_writable(image, "picture")
         require("nki_hf rank --picture", "plot", "matplotlib")
-    settings = Run(folder).settings
+    settings, parts = Run(folder).settings, list[Path]()
     if settings is not None:
         given = [name for name in _JUDGED if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
         if given and (given != ["task"] or settings["task"] not in (task, str(Path(task).absolute()))):
@@ -85,7 +87,11 @@ def command(
             order=order,
             seed=seed,
         )
-        rows = _judged(folder, task, options, processes_of(processes))
+        try_with(task, options)
+        files, parts = candidates(folder, task)
+        if not files or len(files) > _MOST_FILES:
+            raise ValueError(f"folder={folder} has {len(files)} kernel files (*.py): it needs 1 to {_MOST_FILES:,}.")
+        rows = _judged(folder, files, task, options, processes_of(processes))
     ranked = sorted(rows, key=lambda row: (not row["passed"], -row["score"], row["number"]))
     if image is not None:
         panels = _panels(rows, task)
@@ -94,9 +100,12 @@ def command(
         with writing(image, "picture"), whole_file(image) as file:
             file.write(picture(panels, f"{Path(task).name}: simulated, not measured", image.suffix[1:]))
     if as_json:
-        print(json.dumps({"task": task, "bands": _bands(ranked, task), "kernels": ranked}, indent=1))
+        left_out = [path.name for path in parts]
+        print(json.dumps({"task": task, "bands": _bands(ranked, task), "kernels": ranked, "not_ranked": left_out}, indent=1))
     else:
         _show(ranked, task, Screen())
+        if parts:
+            Screen().say(f"not ranked, the task or modules without a kernel: {', '.join(path.name for path in parts)}")
         if image is not None:
             Screen().say(f"wrote {image}")
     raise typer.Exit(0 if any(row["passed"] for row in rows) else 1)
@@ -107,10 +116,7 @@ def _of_round(item: dict[str, Any]) -> dict[str, Any]:
     return {"number": item["round"], "name": name, **{key: item[key] for key in ("passed", "score", "us", "sentence")}}
 
 
-def _judged(folder: Path, task: str, options: dict[str, Any], processes: int) -> list[dict[str, Any]]:
-    files = sorted(path for path in folder.glob("*.py") if path.is_file())
-    if not files or len(files) > _MOST_FILES:
-        raise ValueError(f"folder={folder} has {len(files)} kernel files (*.py): it needs 1 to {_MOST_FILES:,}.")
+def _judged(folder: Path, files: list[Path], task: str, options: dict[str, Any], processes: int) -> list[dict[str, Any]]:
     jobs = [{"kind": "judge", "path": str(path), "task": task, "options": options} for path in files]
     rows: list[dict[str, Any]] = []
     with working(f"nki_hf rank of {folder}", len(files)) as work, Workers(min(processes, len(files))) as workers:
@@ -145,6 +151,7 @@ def _bands(ranked: list[dict[str, Any]], task: str) -> dict[str, str]:
     """The error band of the times on each chip."""
     chips = sorted({case.partition("@")[0] for row in ranked for case in row["us"]})
     try:
+        try_task(task)
         found = load_task(task)
     except ValueError as error:  # a run's rounds have been judged: their table does not need the task's file
         return dict.fromkeys(chips, f"the error band of these times is not known: {error}")

@@ -20,6 +20,7 @@ from nki_hf.timing.schedule import Schedule
 from nki_hf.tools.error_bands import family_of
 from nki_hf.tools.judging.programs import UNCHECKED
 from nki_hf.tools.judging.reasons import reasons, sentence
+from nki_hf.tools.judging.request import split
 from nki_hf.tools.judging.times import least_us
 from nki_hf.tools.modelled import (
     AT_HELP,
@@ -48,7 +49,7 @@ def show(side: Side, screen: Screen) -> None:
     """Print the verdict, the engine table, the longest lines of the critical path and the working set."""
     found = side.facts
     cores = len({row["core"] for row in found["engines"]}) > 1
-    screen.say(f"{side.title}: {sentence(side.reasons)}", "")
+    screen.say(f"{side.title}: {sentence(side.reasons, side.file)}", "")
     rows = []
     for row in found["engines"]:
         most = max(row["waiting"], key=lambda name: row["waiting"][name])
@@ -127,7 +128,9 @@ def side_of(asked: ModelRequest, *, window: int | None, overflow: str = "spill",
     found = facts(scheduled, events, asked.useful_flops, saved_ns=saved, estimated=estimated)
     step.advance()
     why = {**reasons(scheduled, events, saved_ns=saved), **_against_the_chip(asked, scheduled)}
-    return Side(title=str(asked), scheduled=scheduled, facts=found, reasons=why)
+    return Side(
+        title=str(asked), scheduled=scheduled, facts=found, reasons=why, file=split(asked.kernel, "")[0] if asked.task else ""
+    )
 
 
 def _against_the_chip(asked: ModelRequest, scheduled: Schedule) -> dict[str, Any]:
@@ -197,7 +200,7 @@ def command(
     show(side, screen)
     if beside is not None:
         ratio = beside.reasons["us"] / side.reasons["us"]
-        screen.say("", f"{ratio:,.2f} times as fast as {beside.title}: {sentence(beside.reasons)}")
+        screen.say("", f"{ratio:,.2f} times as fast as {beside.title}: {sentence(beside.reasons, beside.file)}")
         if other is not None and _unlike(asked, other):
             screen.say(_unlike(asked, other))
     if asked.task:

@@ -16,7 +16,7 @@ from nki_hf.tools.judging.times import TURNS_OF_INPUTS
 from nki_hf.tools.modelled import window_of
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
-from nki_hf.tools.searching.options import judge_options, round_limit
+from nki_hf.tools.searching.options import judge_options, round_limit, try_with
 from nki_hf.tools.searching.workers import Workers, processes_of
 from nki_hf.tools.shape import SHAPE_HELP
 from nki_hf.tools.tuning.cases import file_cases, own_cases
@@ -124,6 +124,7 @@ def command(
         chips = [get_chip(name).name for name in chip.split(",") if name] or list(CHIPS)
         cases = own_cases(kernel, shape, chips, lnc, window_of(order or "program"), space, folder)
     else:
+        try_with(task, options)
         item = named(kernel, task, layout)
         cases = file_cases(item, task, options, folder)
     failed = False

@@ -112,6 +112,34 @@ def test_rank_sorts_by_score_and_puts_what_fails_last(tmp_path):
     assert f"f.py: {wrong}" in lines
 
 
+def test_rank_leaves_out_the_task_and_modules_that_kernels_share(tmp_path):
+    scale = "        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=total)\n"
+    with_steps = KERNEL.replace(scale, "        scaled(tile, total)\n").replace(
+        "import nki\n", "import nki\nfrom steps import scaled\n"
+    )
+    assert with_steps.count("scaled") == 2
+    files = {
+        "a.py": with_steps,
+        "alone.py": "def scaled(tile, total):\n    pass\n",  # meant to be a kernel: nothing imports it
+        "b.py": "import a\n" + KERNEL,  # a kernel that is imported is one as ever
+        "names.py": "SCALE = 'multiply'\n",
+        "steps.py": "import names\nimport nki.isa as nisa\nimport nki.language as nl\n\n\ndef scaled(tile, total):\n" + scale,
+        "task.py": "from nki_hf.tasks import load_task\nTASK = load_task('softmax')\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    words = ["rank", str(tmp_path), "--task", str(tmp_path / "task.py"), *SMALL[2:], "--seed", "1"]
+    told = json.loads(said(*words, "--json"))
+    assert sorted((row["name"], row["passed"]) for row in told["kernels"]) == [
+        ("a.py", True),
+        ("alone.py", False),
+        ("b.py", True),
+    ]
+    assert told["not_ranked"] == ["names.py", "steps.py", "task.py"]
+    text = " ".join(said(*words).split())
+    assert "not ranked, the task or modules without a kernel: names.py, steps.py, task.py" in text
+
+
 def test_rank_ends_a_kernel_that_hangs(tmp_path):
     """Alone in its folder: how long a kernel that is right takes, a short limit must not decide."""
     (tmp_path / "c.py").write_text("while True: pass")

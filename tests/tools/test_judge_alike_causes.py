@@ -6,23 +6,8 @@ import pytest
 
 import nki_hf
 from nki_hf.tasks import load_task
+from tests.support.kernel_head import HEAD
 
-HEAD = """
-import nki
-import nki.isa as nisa
-import nki.language as nl
-
-
-def tile(shape, dtype=nl.float32, buffer=nl.sbuf):
-    return nl.ndarray(shape, dtype, buffer=buffer)
-
-
-def load(source):
-    found = tile(source.shape, source.dtype)
-    nisa.dma_copy(dst=found, src=source)
-    return found
-
-"""
 ADAMW = """
 @nki.jit
 def adamw(param, grad, exp_avg, exp_avg_sq):

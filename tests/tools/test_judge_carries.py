@@ -3,23 +3,8 @@
 import pytest
 
 import nki_hf
+from tests.support.kernel_head import HEAD
 
-HEAD = """
-import nki
-import nki.isa as nisa
-import nki.language as nl
-
-
-def tile(shape, dtype=nl.float32):
-    return nl.ndarray(shape, dtype, buffer=nl.sbuf)
-
-
-def load(source):
-    found = tile(source.shape, source.dtype)
-    nisa.dma_copy(dst=found, src=source)
-    return found
-
-"""
 CUMSUM = """
 @nki.jit
 def cumsum(x):

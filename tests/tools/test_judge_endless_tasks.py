@@ -2,46 +2,16 @@
 
 import pytest
 
-import nki_hf
 from nki_hf.tools.judging.under_way import blamed
+from tests.support.judged_own_tasks import TWICE, judged_by
 from tests.support.judged_tasks import RIGHT
-
-TASK = """
-import os
-import time
-
-from nki_hf.tasks import FLOAT, Task
-
-
-def at(size, function):
-    return lambda x: function() if len(x) == size else x * 2.0
-
-
-def part(arrays, index):
-    return arrays
-
-
-FIELDS = dict(
-    name="own",
-    about="twice",
-    arrays=lambda size: {"x": ((size, 8), FLOAT)},
-    reference=lambda x: x * 2.0,
-    flops=lambda size: 8 * size,
-    check=(128, 256),
-    at=(256,),
-    dtype="float32",
-)
-TASK = Task(**{**FIELDS, %s})
-"""
 
 
 @pytest.fixture
 def wrong_use(tmp_path):
     def run(text, timeout=60.0):
-        (tmp_path / "task.py").write_text(text)
-        (tmp_path / "kernel.py").write_text(RIGHT["softmax"])
         with pytest.raises(ValueError, match=r"^task") as raised:
-            nki_hf.judge(tmp_path / "kernel.py", str(tmp_path / "task.py"), until="values", timeout=timeout)
+            judged_by(tmp_path, text, until="values", timeout=timeout)
         return str(raised.value)
 
     return run
@@ -77,14 +47,14 @@ def test_a_file_that_ends_its_process_is_wrong_use(text, said, wrong_use):
     ],
 )
 def test_a_function_that_ends_its_process_is_wrong_use(fields, said, wrong_use):
-    assert said in wrong_use(TASK % fields)
+    assert said in wrong_use(TWICE % fields)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("while True: pass", "its file, while it was imported, was still running after 2 s (--timeout)"),
-        (TASK % "'reference': lambda x: time.sleep(999)", "task own: its reference at size 128 was still running after 2 s"),
+        (TWICE % "'reference': lambda x: time.sleep(999)", "task own: its reference at size 128 was still running after 2 s"),
     ],
 )
 def test_what_never_ends_is_wrong_use(text, said, wrong_use):
@@ -93,14 +63,12 @@ def test_what_never_ends_is_wrong_use(text, said, wrong_use):
 
 def test_a_function_that_ends_the_judges_process_is_named(tmp_path):
     """At a size that is not tried."""
-    (tmp_path / "task.py").write_text(TASK % "'reference': at(256, lambda: os._exit(0))")
-    kernel = RIGHT["softmax"].split("@nki.jit")[0] + TWICE
-    (tmp_path / "kernel.py").write_text(kernel)
+    kernel = RIGHT["softmax"].split("@nki.jit")[0] + KERNEL
     with pytest.raises(ValueError, match="task own: its reference at size 256 ended the process itself, with exit code 0"):
-        nki_hf.judge(tmp_path / "kernel.py", str(tmp_path / "task.py"))
+        judged_by(tmp_path, TWICE % "'reference': at(256, lambda: os._exit(0))", kernel)
 
 
-TWICE = """@nki.jit
+KERNEL = """@nki.jit
 def twice(x):
     rows, width = x.shape
     out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)

@@ -2,77 +2,33 @@
 
 import pytest
 
-import nki_hf
+from tests.support.judged_own_tasks import SOFTMAX, judged_by
 from tests.support.judged_tasks import RIGHT
 
-TASK = """
-import numpy as np
 
-from nki_hf.tasks import FLOAT, Task
-
-
-def inputs(size, distribution, rng):
-    return {"x": rng.%s((size, 1024))}
+def test_a_task_of_ones_own_judges(tmp_path):
+    assert judged_by(tmp_path, SOFTMAX % "")["passed"]
 
 
-def reference(x):
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.%s(-1, keepdims=True)
-
-
-TASK = Task(
-    name="own_softmax",
-    about="softmax",
-    arrays=lambda size: {"x": ((size, 1024), FLOAT)},
-    inputs=inputs,
-    reference=reference,
-    flops=lambda size: 5 * size * 1024,
-    check=(128, 256),
-    at=(256,),
-    dtype="float32",
-)
-"""
-
-
-@pytest.fixture
-def judged(tmp_path):
-    def run(draw, add, kernel=RIGHT["softmax"]):
-        (tmp_path / "task.py").write_text(TASK % (draw, add))
-        (tmp_path / "kernel.py").write_text(kernel)
-        return nki_hf.judge(tmp_path / "kernel.py", str(tmp_path / "task.py"))
-
-    return run
-
-
-def test_a_task_of_ones_own_judges(judged):
-    assert judged("standard_normal", "sum")["passed"]
-
-
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (("standard_normal", "summ"), "task own_softmax: its reference raises AttributeError at size 128"),
-        (("normally", "sum"), "task own_softmax: its inputs raises AttributeError at size 128"),
-    ],
-)
-def test_what_its_functions_raise_is_wrong_use(names, said, judged):
-    with pytest.raises(ValueError, match=said):
-        judged(*names)
-
-
-def test_a_kernel_cannot_say_so(judged):
+def test_a_kernel_cannot_say_so(tmp_path):
     """An exception of its own by the name of that kind is the kernel's."""
-    record = judged("standard_normal", "sum", RIGHT["softmax"] + "\n\nraise type('task fails', (Exception,), {})('no')\n")
+    kernel = RIGHT["softmax"] + "\n\nraise type('task fails', (Exception,), {})('no')\n"
+    record = judged_by(tmp_path, SOFTMAX % "", kernel)
     assert (record["passed"], record["stage"]) == (False, "load")
 
 
-@pytest.mark.parametrize("function", ["scale", "ideal"])
-def test_what_optional_functions_raise_is_wrong_use(function, tmp_path):
-    text = TASK % ("standard_normal", "sum")
-    (tmp_path / "task.py").write_text(text.replace('dtype="float32",', f'dtype="float32", {function}=lambda **arrays: 1 / 0,'))
-    (tmp_path / "kernel.py").write_text(RIGHT["softmax"])
-    with pytest.raises(ValueError, match=f"its {function} raises ZeroDivisionError at size 128"):
-        nki_hf.judge(tmp_path / "kernel.py", str(tmp_path / "task.py"))
+@pytest.mark.parametrize(
+    ("function", "value", "error"),
+    [
+        ("reference", "lambda x: x.summ()", "AttributeError"),
+        ("inputs", "lambda size, kind, rng: {'x': rng.normally((size, 1024))}", "AttributeError"),
+        ("scale", "lambda **arrays: 1 / 0", "ZeroDivisionError"),
+        ("ideal", "lambda **arrays: 1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_what_its_functions_raise_is_wrong_use(function, value, error, tmp_path):
+    with pytest.raises(ValueError, match=f"task own_softmax: its {function} raises {error} at size 128"):
+        judged_by(tmp_path, SOFTMAX % f"'{function}': {value}")
 
 
 @pytest.mark.parametrize(
@@ -112,8 +68,5 @@ def test_what_optional_functions_raise_is_wrong_use(function, tmp_path):
     ],
 )
 def test_a_task_that_judges_nothing_or_raises_is_wrong_use(field, value, said, tmp_path):
-    changed = f"\nimport dataclasses\n\nTASK = dataclasses.replace(TASK, {field}={value})\n"
-    (tmp_path / "task.py").write_text(TASK % ("standard_normal", "sum") + changed)
-    (tmp_path / "kernel.py").write_text(RIGHT["softmax"])
     with pytest.raises(ValueError, match="task own_softmax: " + said):
-        nki_hf.judge(tmp_path / "kernel.py", str(tmp_path / "task.py"))
+        judged_by(tmp_path, SOFTMAX % f"'{field}': {value}")

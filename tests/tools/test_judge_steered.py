@@ -191,6 +191,24 @@ def test_a_comparison_of_one_number_of_the_inputs_is_judged_both_ways(seed, judg
     assert "the result depends on a comparison at line 26 of a number of the inputs: with x[0, 0] = " in said, said
 
 
+def test_lines_of_a_module_beside_the_kernel_are_named_with_its_file(judged, tmp_path):
+    """The line that loads what steers stands there, the one that then breaks a limit in the kernel."""
+    parts, kernel = KERNEL.split("@nki.jit")
+    whole = OFFSET.replace("[width, 127]", "[width, 128]").replace("tile[0:127, :]", "tile")
+    head = "import nki\nimport nki.isa as nisa\nimport nki.language as nl\nfrom parts import below, load, register, sbuf\n"
+    kernel = f"{head}\n\n@nki.jit{kernel}".replace("{body}", whole)
+    (tmp_path / "parts.py").write_text(parts)
+    file = tmp_path / "kernel.py"
+    file.write_text(kernel)
+    loads, breaks = (
+        next(number for number, line in enumerate(source.splitlines(), 1) if text in line)
+        for source, text in ((parts, "nisa.register_load"), (kernel, "src=rows_from"))
+    )
+    record = nki_hf.judge(file, str(tmp_path / "task.py"), seed=1)
+    assert f"the result depends on a number that parts.py:{loads} loads from the inputs: with x[0, 0] = -" in record["sentence"]
+    assert (record["findings"][0]["file"], record["findings"][0]["line"]) == (str(file), breaks)
+
+
 @pytest.mark.parametrize("body", [RIGHT, DOWN], ids=["fori_loop", "while_loop"])
 def test_a_loop_whose_turns_the_inputs_rightly_say_passes(body, judged):
     """So does the row of a table that they choose."""

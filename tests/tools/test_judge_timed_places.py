@@ -76,14 +76,22 @@ HELPER = """def tile(*shape):
 
 
 @nki.jit"""
+HALVES = """        half = tile(128, 2048)
+        nisa.activation(dst=half, op=nl.copy, data=done)
+        nisa.tensor_tensor(dst=done, data1=done, data2=ones, op=nl.multiply)
+        nisa.tensor_copy(dst=done[:, 0:1024], src=half[:, 0:1024])
+        nisa.dma_copy(dst=out"""
+ONES = """    ones = tile(128, 2048)
+    nisa.memset(dst=ones, value=1.0)
+    for i in range(n // 128):"""
 SPARE = """        squares = tile(128, 2048)
         nisa.activation(dst=squares, op=nl.square, data=done)
         nisa.dma_copy(dst=out"""
 
 
-def _with_a_helper(folder, *change):
+def _with_a_helper(folder, *change, more=SPARE):
     """The product whose tiles one line allocates, of which more are for nothing the more rows there are."""
-    text = MATMUL.replace("@nki.jit", HELPER).replace("        nisa.dma_copy(dst=out", SPARE)
+    text = MATMUL.replace("@nki.jit", HELPER).replace("        nisa.dma_copy(dst=out", more)
     for shape, dtype in (("128, 4, 2048", "b.dtype"), ("128, 4, 128", "a.dtype"), ("128, 2048", "a.dtype")):
         text = text.replace(f"nl.ndarray(({shape}), dtype={dtype}, buffer=nl.sbuf)", f"tile({shape})")
     assert text.count("nl.sbuf") == 1
@@ -99,3 +107,22 @@ def test_tiles_that_one_line_allocates_are_compared_by_shape(tmp_path):
     wrong = _with_a_helper(tmp_path, "right[:, k, j * 512", "right[:, k if n < 4096 else 0, j * 512")
     assert (wrong["passed"], wrong["stage"]) == (False, "times"), wrong["sentence"]
     assert "at size 4,096 the kernel uses 25% of" in wrong["sentence"]
+
+
+def test_tiles_of_one_shape_that_one_line_allocates_are_compared_by_the_lines_that_use_them(tmp_path):
+    """One tile is used wholly, and one of every 128 rows by half: the share of both together falls with the rows."""
+    loop = ONES.splitlines()[-1]
+    record = _with_a_helper(tmp_path, loop, ONES, more=HALVES)
+    assert record["passed"], record["sentence"]
+    assert not any("judged there" in warning for warning in record["warnings"])
+
+
+def test_tiles_of_one_line_that_are_used_less_than_its_others_of_their_kind_are_counted(tmp_path):
+    parts = """for c in range(2):
+            at = c if n < 4096 else 0
+            nisa.tensor_copy(dst=done[:, c * 512 : c * 512 + 512], src=half[:, at * 512 : at * 512 + 512])"""
+    less = HALVES.replace("nisa.tensor_copy(dst=done[:, 0:1024], src=half[:, 0:1024])", parts)
+    assert less != HALVES
+    record = _with_a_helper(tmp_path, ONES.splitlines()[-1], ONES, more=less)
+    assert (record["passed"], record["stage"]) == (False, "times"), record["sentence"]
+    assert "the kernel uses 25% of the 32 tiles allocated at line 8, and 50% at the sizes of --check" in record["sentence"]

@@ -208,8 +208,20 @@ SOURCES = {
     "inheritance": (
         [CLEAN.replace("Config(nl.NKIObject)", "Config(Base)").replace("# BODY", "ok = Config()"),
          CLEAN.replace("Config(nl.NKIObject)", "Config").replace("# BODY", "ok = Config()"),
+         CLEAN.replace("class Config(nl.NKIObject)", "@dataclass\nclass Config").replace("# BODY", "ok = Config()"),
+         CLEAN.replace("Config(nl.NKIObject)", "Config").replace("# BODY", "ok = Config.n"),
          CLEAN.replace("Config(nl.NKIObject)", "Config(nl.NKIObject, Mixin)").replace("# BODY", "ok = Config()")],
-        [CLEAN.replace("# BODY", "ok = Config()"), CLEAN + "\n\nclass TestKernel:\n    pass\n"],
+        [CLEAN.replace("# BODY", "ok = Config()"), CLEAN + "\n\nclass TestKernel:\n    pass\n",
+         CLEAN.replace("class Config", "@dataclass\nclass Config").replace("# BODY", "ok = Config()"),
+         CLEAN + "\n\nclass Plain:\n    pass\n\n\ndef host():\n    return Plain()\n",
+         *[CLEAN.replace("# BODY", body) + "\n\nclass scale:\n    pass\n\n\nclass Plain(Exception):\n    pass\n" for body in
+           ("ok = scale + 1.0", "Plain = 3\n    ok = Plain + 1", "ok: Plain = 3", "if scale > 9:\n        raise Plain('x')")]],
+    ),
+    "other-base": (
+        [CLEAN.replace("Config(nl.NKIObject)", f"Config({base})").replace("# BODY", "ok = Config.n")
+         for base in ("NamedTuple", "typing.NamedTuple", "IntEnum", "str, enum.Enum")],
+        [CLEAN.replace("# BODY", "ok = Config()"), CLEAN.replace("# BODY", "ok = Kind.full == scale"),
+         CLEAN + "\n\nclass Row(NamedTuple):\n    n: int = 1\n\n\ndef host():\n    return Row()\n"],
     ),
     "kernel-in-kernel": ([CLEAN.replace("def part", "@nki.jit(mode='trace')\ndef part").replace("# BODY", "part(tile)")],
                          [CLEAN.replace("# BODY", "part(tile)"), CLEAN + "\n\ndef host(x):\n    return kernel(x)\n"]),

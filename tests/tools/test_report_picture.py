@@ -44,7 +44,7 @@ def test_engine_line_and_action_stand_in_the_first_sentence_of_the_text(browser,
     browser.open(made / "one.html", width=800, ready=DRAWN)
     verdict = next(line for line in browser.text().splitlines() if "simulated on" in line)
     found = re.search(
-        r"([\d,.]+) µs simulated on trn1: (\w+) is the limit, (\d+)% active; \w+ at line (\d+) costs ([\d,.]+) of", verdict
+        r"([\d,.]+) µs simulated on trn1: (\w+) is the limit, (\d+)% active; \w+ at \S+:(\d+) costs ([\d,.]+) of", verdict
     )
     total, engine, share, line, cost = found.groups()
     # the same from the schedule: the engine that is active longest, and the line of it that the critical path holds longest
@@ -56,7 +56,7 @@ def test_engine_line_and_action_stand_in_the_first_sentence_of_the_text(browser,
         f"{100 * busiest.active_ns / side.scheduled.total_ns:.0f}",
     )
     assert (int(line), cost) == (step.line, f"{step.ns / 1e3:,.1f}")
-    assert re.search(r"; [a-z]+ing .+ \(line \d+\) would save up to [\d,.]+ µs", verdict)
+    assert re.search(r"; [a-z]+ing .+ \(\S+:\d+\) would save up to [\d,.]+ µs", verdict)
     hint = side.reasons["hints"][0]
     assert f":{hint['line']} {hint['text'][:40]}" in " ".join(browser.text().split())
 

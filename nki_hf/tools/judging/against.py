@@ -51,7 +51,8 @@ def compared(
         if right.count or any(outcome.wrong is not None for outcome in right.outcomes):
             record["warnings"].append(f"--against {other['file']} shows no first difference: it is wrong itself")
             return None
-        return first_difference(trace, to_kernel(run, arrays), parent, to_kernel(theirs, arrays), options)
+        files = request["file"], other["file"]
+        return first_difference(trace, to_kernel(run, arrays), parent, to_kernel(theirs, arrays), options, files)
     except (KernelFault, BadTape) as error:
         record["warnings"].append(f"--against {other['file']} shows no first difference: {error}")
         return None

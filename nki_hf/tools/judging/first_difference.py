@@ -13,6 +13,7 @@ import numpy as np
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run.play import played
+from nki_hf.tools.judging.line_words import line_words
 
 __all__ = ["first_difference"]
 
@@ -36,10 +37,16 @@ class _Tile:
     shape: tuple[int, ...]
     digest: bytes
     values: Array | None
+    own: str
 
     @property
     def kind(self) -> tuple[str, tuple[int, ...]]:
         return self.opcode, self.shape
+
+    @property
+    def at(self) -> str:
+        """The line, and its file if that is not the kernel's own."""
+        return line_words(self.own, self.file, self.line)
 
 
 def first_difference(
@@ -48,6 +55,7 @@ def first_difference(
     parent: Mapping[str, Any],
     parent_inputs: Mapping[str, Array],
     options: SimOptions,
+    files: tuple[str, str],
 ) -> dict[str, Any] | None:
     """Where the kernel parts from its parent: `opcode`, `file`, `line`, `parent_file`, `parent_line` and `text`; None if
     nowhere.
@@ -56,13 +64,15 @@ def first_difference(
       mine, parent: tapes and names of parameters (see `child.answer`).
       my_inputs, parent_inputs: the same arrays, each as its kernel takes them, by the task's names.
       options: of the launches, on one core.
+      files: the kernel's and the parent's.
     """
-    ours, theirs = _tiles(mine, my_inputs, options, ()), _tiles(parent, parent_inputs, options, ())
+    my_file, parent_file = files
+    ours, theirs = _tiles(mine, my_inputs, options, (), my_file), _tiles(parent, parent_inputs, options, (), parent_file)
     pairs, gap = _aligned(ours, theirs)
     differing = [(i, j) for i, j in pairs if ours[i].digest != theirs[j].digest][:_PAIRS]
     if differing:
         kept = [
-            _tiles(trace, inputs, options, {pair[side] for pair in differing})
+            _tiles(trace, inputs, options, {pair[side] for pair in differing}, files[side])
             for side, (trace, inputs) in enumerate(((mine, my_inputs), (parent, parent_inputs)))
         ]
         apart = [(i, j, *_apart(kept[0][i].values, kept[1][j].values)) for i, j in differing]
@@ -73,7 +83,9 @@ def first_difference(
     return None if gap is None else _said(ours, theirs, *gap, _gap_text(ours, theirs, *gap))
 
 
-def _tiles(trace: Mapping[str, Any], inputs: Mapping[str, Array], options: SimOptions, keep: Container[int]) -> list[_Tile]:
+def _tiles(
+    trace: Mapping[str, Any], inputs: Mapping[str, Array], options: SimOptions, keep: Container[int], own: str
+) -> list[_Tile]:
     """What each instruction wrote, in order; values of those whose numbers are in `keep`."""
     found: list[_Tile] = []
 
@@ -84,7 +96,7 @@ def _tiles(trace: Mapping[str, Any], inputs: Mapping[str, Array], options: SimOp
             data = dense.astype(np.float64) if dense.dtype.itemsize < 8 else dense
             digest = hashlib.blake2b(data.tobytes(), digest_size=16).digest()
             values = dense.copy() if len(found) in keep else None
-            found.append(_Tile(opcode=opcode, file=file, line=line, shape=array.shape, digest=digest, values=values))
+            found.append(_Tile(opcode=opcode, file=file, line=line, shape=array.shape, digest=digest, values=values, own=own))
 
     names = [parameter for parameter, _ in trace["parameters"]]
     arguments = {parameter: np.array(inputs[name]) for parameter, name in trace["parameters"]}
@@ -138,17 +150,14 @@ def _apart(mine: Array | None, parent: Array | None) -> tuple[float, float]:
 def _tile_text(mine: _Tile, parent: _Tile, size: float, share: float) -> str:
     how = "in being finite" if size == float("inf") else f"by up to {size:.2g} of its largest element"
     return (
-        f"the first tile that differs from the parent's is what {mine.opcode} writes at line {mine.line} (parent: line "
-        f"{parent.line}): {share:.0%} of {list(mine.shape)} differ, {how}"
+        f"the first tile that differs from the parent's is what {mine.opcode} writes at {mine.at} (parent: {parent.at}): "
+        f"{share:.0%} of {list(mine.shape)} differ, {how}"
     )
 
 
 def _gap_text(ours: Sequence[_Tile], theirs: Sequence[_Tile], i: int, j: int) -> str:
     mine, parent = ours[i], theirs[j]
-    return (
-        f"the kernels part where this one has {mine.opcode} at line {mine.line} and the parent {parent.opcode} at line "
-        f"{parent.line}"
-    )
+    return f"the kernels part where this one has {mine.opcode} at {mine.at} and the parent {parent.opcode} at {parent.at}"
 
 
 def _said(ours: Sequence[_Tile], theirs: Sequence[_Tile], i: int, j: int, text: str) -> dict[str, Any]:

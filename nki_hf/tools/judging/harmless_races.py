@@ -17,6 +17,7 @@ from nki_hf.sim.execution.current_machine import current_machine
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run.play import BadTape, played
 from nki_hf.sim.stream.events import Event, Region
+from nki_hf.tools.judging.line_words import line_words
 from nki_hf.tools.judging.values import Run, to_kernel
 
 __all__ = ["Repeated", "harmless"]
@@ -32,6 +33,7 @@ class Repeated:
     Attributes:
       run, trace, options, lnc: of the launch.
       arrays: its inputs by the task's names.
+      file: the kernel's.
     """
 
     run: Run
@@ -39,6 +41,7 @@ class Repeated:
     options: SimOptions
     lnc: int
     arrays: Mapping[str, Any]
+    file: str
 
     def arguments(self) -> dict[str, Any]:
         """Copies of the inputs by the kernel's parameters: a launch may write them."""
@@ -81,8 +84,8 @@ def _harmless(alike: Sequence[Race], others: Sequence[Race], first: LaunchResult
         places = {(event.file, event.line) for event, region in sides if any(region is item for item in event.writes)}
         if not _written_alike(places, first, again):
             return []
-        lines = ", ".join(sorted({str(line) for _, line in places}))
-        said.append(f"both cores write the same values at line {lines}: whichever comes last, the result is one")
+        lines = ", ".join(sorted({line_words(again.file, file, line) for file, line in places}))
+        said.append(f"both cores write the same values at {lines}: whichever comes last, the result is one")
     if others:
         seen = _seen_late(others, first, again)
         if not seen:
@@ -132,8 +135,9 @@ def _seen_late(found: Sequence[Race], first: LaunchResult, again: Repeated) -> l
                         return []
                     arguments[name].reshape(-1)[chosen] = after[name].reshape(-1)[chosen]
         reader = next(other for other, _ in _sides(race) if other is not event)
+        read, wrote = (line_words(again.file, item.file, item.line) for item in (reader, event))
         said.append(
-            f"core {reader.core} reads {name} at line {reader.line} while core {event.core} writes it at line {event.line}: "
+            f"core {reader.core} reads {name} at {read} while core {event.core} writes it at {wrote}: "
             "what is read there changes no output"
         )
     if not _same(first, again.launched(arguments)):

@@ -14,6 +14,7 @@ from nki_hf.observers.timing import critical_path, engine_times
 from nki_hf.observers.working_set import working_sets
 from nki_hf.timing.schedule import Schedule
 from nki_hf.timing.times import REASONS
+from nki_hf.tools.judging.line_words import line_words
 
 __all__ = ["Hint", "bounding", "hints", "proposals"]
 
@@ -256,7 +257,8 @@ def _semaphore(scheduled: Schedule, path: dict[tuple[str, int], float]) -> Itera
         gap = float(scheduled.start_ns[number] - scheduled.free_ns[before])
         if scheduled.reason[number] == code and gap > 0 and scheduled.cause[number] >= 0:
             event, cause = scheduled.events[number], scheduled.events[int(scheduled.cause[number])]
-            waits[event.file, event.line, cause.engine, f"{cause.opcode} at line {cause.line}"] += gap / 1e3
+            at = line_words(event.file, cause.file, cause.line)
+            waits[event.file, event.line, cause.engine, f"{cause.opcode} at {at}"] += gap / 1e3
     for (file, line, other, what), us in sorted(waits.items(), key=lambda item: -item[1])[:3]:
         if busiest.engine != other and us > 0.05 * total:
             yield Hint(

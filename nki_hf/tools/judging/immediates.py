@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from nki_hf.tools.judging.line_words import line_words
+
 __all__ = ["immediates", "other_number"]
 
 Immediate = tuple[str, str, float]
@@ -41,9 +43,10 @@ def _instructions(entries: Iterable[Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def other_number(
-    judged: Iterable[Iterable[Immediate]], timed: Mapping[Immediate, tuple[str, int]]
+    judged: Iterable[Iterable[Immediate]], timed: Mapping[Immediate, tuple[str, int]], own: str
 ) -> tuple[str, str, int] | None:
-    """What a timed size has in its instructions and no judged size has, as words, file and line; None if nothing.
+    """What a timed size has in its instructions and no judged size has, as words, file and line; None if nothing. `own`: the
+    kernel's file.
 
     Several numbers of one operand that grow with the size are places (the first column of a tile), and no other function.
     """
@@ -51,7 +54,8 @@ def other_number(
     several = {key[:2] for key in known if sum(other[:2] == key[:2] and _is_place(other) for other in known) > 1}
     for key, (file, line) in timed.items():
         if key not in known and not (_is_place(key) and key[:2] in several):
-            return f"has {key[1]}={key[2]:g} in {key[0]} (line {line}), which it has at no size of --check", file, line
+            at = line_words(own, file, line)
+            return f"has {key[1]}={key[2]:g} in {key[0]} ({at}), which it has at no size of --check", file, line
     return None
 
 

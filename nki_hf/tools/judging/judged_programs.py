@@ -18,10 +18,10 @@ __all__ = ["Judged", "judged_by_chip"]
 
 
 class Judged:
-    """What the launches do whose values are judged, by size, on one chip."""
+    """What the launches do whose values are judged, by size, on one chip; `file` is the kernel's."""
 
-    def __init__(self, chip: str) -> None:
-        self.chip = chip
+    def __init__(self, chip: str, file: str) -> None:
+        self.chip, self.file = chip, file
         self.work: dict[int, Work] = {}
         self.kinds: dict[int, dict[Kind, Use]] = {}
         self.places: dict[int, set[Place]] = {}
@@ -46,21 +46,21 @@ class Judged:
             return None
         events, outputs = launched.events, asked_outputs(launched, task)
         return (
-            otherwise(self.kinds, kinds_of(events, outputs), size)
-            or other_number(self.numbers.values(), immediates(played["tape"]))
-            or other_place(self.places.values(), places_of(events))
-            or unused(self.parts.values(), used_parts(followed, outputs))
+            otherwise(self.kinds, kinds_of(events, outputs), size, self.file)
+            or other_number(self.numbers.values(), immediates(played["tape"]), self.file)
+            or other_place(self.places.values(), places_of(events), self.file)
+            or unused(self.parts.values(), used_parts(followed, outputs), self.file)
         )
 
 
-def judged_by_chip(chips: Sequence[str], launches: Sequence[Any]) -> dict[str, Judged]:
+def judged_by_chip(chips: Sequence[str], launches: Sequence[Any], file: str) -> dict[str, Judged]:
     """What timed launches are compared with, by chip: that of the first chip where the kernel is the same program at every
-    size.
+    size. `file` is the kernel's.
     """
     tapes = {(trace["size"], trace["chip"]): played["tape"] for trace, played in launches}
-    found = {chips[0]: Judged(chips[0])}
+    found = {chips[0]: Judged(chips[0], file)}
     for chip in chips[1:]:
         sizes = [size for size, at in tapes if at == chip and (size, chips[0]) in tapes]
         same = all(tape_difference(tapes[size, chips[0]], tapes[size, chip]) is None for size in sizes)
-        found.setdefault(chip, found[chips[0]] if same else Judged(chip))
+        found.setdefault(chip, found[chips[0]] if same else Judged(chip, file))
     return found

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nki_hf.tools.judging.findings import Failed, finding
+from nki_hf.tools.judging.line_words import line_words
 from nki_hf.tools.kernel_lint import RULES, lint
 
 __all__ = ["judge_lint"]
@@ -33,7 +34,10 @@ def judge_lint(request: Mapping[str, Any], record: dict[str, Any]) -> None:
     for row in rows:
         for found in sorted({item for items in row.findings.values() for item in items}):
             versions = [version for version, items in row.findings.items() if found in items]
-            record["warnings"].append(f"lint: {found.rule}: {found.message} (line {found.line}), NKI {', '.join(versions)}")
+            beside = path.absolute().parent / found.file
+            file = str(path) if beside == path.absolute() else str(beside) if beside.is_file() else found.file
+            at = line_words(str(path), file, found.line)
+            record["warnings"].append(f"lint: {found.rule}: {found.message} ({at}), NKI {', '.join(versions)}")
             if len(versions) == len(row.findings) and RULES[found.rule].word == "refused" and found.sure:
                 refused.append(
                     finding(
@@ -42,7 +46,7 @@ def judge_lint(request: Mapping[str, Any], record: dict[str, Any]) -> None:
                             "kind": found.rule,
                             "message": f"no version of NKI takes this: {found.message}",
                             "limit": RULES[found.rule].why,
-                            "file": str(path),
+                            "file": file,
                             "line": found.line,
                         },
                     )

@@ -12,6 +12,7 @@ from nki_hf.errors import KernelFault
 from nki_hf.sim import SimOptions, launch
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run.play import played
+from nki_hf.tools.judging.line_words import line_words
 
 __all__ = ["first_not_finite"]
 
@@ -25,7 +26,7 @@ _WHY = {
 }
 
 
-def first_not_finite(trace: Mapping[str, Any], inputs: Mapping[str, Array], options: SimOptions, lnc: int) -> str:
+def first_not_finite(trace: Mapping[str, Any], inputs: Mapping[str, Array], options: SimOptions, lnc: int, own: str) -> str:
     """Words about the first instruction that writes NaN, or an infinite number that is no mask; empty if there is none
     outside of loops of run time.
 
@@ -33,6 +34,7 @@ def first_not_finite(trace: Mapping[str, Any], inputs: Mapping[str, Array], opti
       trace: the kernel's tape and names of parameters (see `child.answer`).
       inputs: as the kernel takes them, by the task's names.
       options, lnc: of the launch.
+      own: the kernel's file.
     """
     found: dict[str, str] = {}
 
@@ -46,7 +48,8 @@ def first_not_finite(trace: Mapping[str, Any], inputs: Mapping[str, Array], opti
             kind = "NaN" if np.isnan(values).any() else "inf" if np.isinf(values).any() and opcode not in _FILLS else ""
             if kind and not found:
                 count = int((~np.isfinite(values)).sum())
-                found[kind] = f"{opcode} at line {line} is the first to write {kind} ({count:,} of {values.size:,} elements)"
+                at = line_words(own, file, line)
+                found[kind] = f"{opcode} at {at} is the first to write {kind} ({count:,} of {values.size:,} elements)"
 
     names = [parameter for parameter, _ in trace["parameters"]]
     arguments = {parameter: np.array(inputs[name]) for parameter, name in trace["parameters"]}

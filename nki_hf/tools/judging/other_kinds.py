@@ -18,6 +18,7 @@ from nki_hf.tasks import Task
 from nki_hf.tools.judging.accepted import accepting
 from nki_hf.tools.judging.diagnosis import imprecision
 from nki_hf.tools.judging.findings import Failed, finding
+from nki_hf.tools.judging.line_words import line_words
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.precision import RATIOS
 from nki_hf.tools.judging.timed_work import expected_growth
@@ -77,13 +78,15 @@ def places_of(events: Iterable[Event]) -> set[Place]:
     return {(event.file, event.line, event.opcode) for event in events}
 
 
-def other_place(judged: Iterable[set[Place]], timed: set[Place]) -> tuple[str, str, int] | None:
-    """An instruction at a line that no judged size reaches, as words, file and line; None if there is none."""
+def other_place(judged: Iterable[set[Place]], timed: set[Place], own: str) -> tuple[str, str, int] | None:
+    """An instruction at a line that no judged size reaches, as words, file and line; None if there is none. `own`: the kernel's
+    file.
+    """
     new = sorted(timed.difference(*judged))
     if not new:
         return None
     file, line, opcode = new[0]
-    return f"reaches {opcode} at line {line}, which no size of --check reaches", file, line
+    return f"reaches {opcode} at {line_words(own, file, line)}, which no size of --check reaches", file, line
 
 
 def _reaching(events: Iterable[Event], outputs: Collection[int]) -> list[Event]:
@@ -103,21 +106,26 @@ def _reaching(events: Iterable[Event], outputs: Collection[int]) -> list[Event]:
             return kept[::-1]
 
 
-def otherwise(judged: Mapping[int, Mapping[Kind, Use]], timed: Mapping[Kind, Use], size: int) -> tuple[str, str, int] | None:
-    """What a timed size does otherwise than the judged ones (by size), as words, file and line; None if nothing does."""
+def otherwise(
+    judged: Mapping[int, Mapping[Kind, Use]], timed: Mapping[Kind, Use], size: int, own: str
+) -> tuple[str, str, int] | None:
+    """What a timed size does otherwise than the judged ones (by size), as words, file and line; None if nothing does.
+    `own`: the kernel's file.
+    """
     if not judged or size in judged:
         return None
     first, last = min(judged), max(judged)
     for kind, use in timed.items():
         if not any(kind in found for found in judged.values()):
-            return f"uses {' '.join(kind)} (line {use.line}), which it uses at no size of --check", use.file, use.line
+            at = line_words(own, use.file, use.line)
+            return f"uses {' '.join(kind)} ({at}), which it uses at no size of --check", use.file, use.line
     whole = [sum(use.elements for use in judged[at].values()) for at in (first, last)]
     most = expected_growth(first, whole[0], last, whole[1], size) / max(whole[1], 1)
     for kind, before in judged[last].items() if size > last else ():
         if before.elements < _PART * whole[1]:
             if kind not in timed and all(kind in found for found in judged.values()):
                 words = f"uses {' '.join(kind)} on the way to no output, and at the sizes of --check on the way to one"
-                return f"{words} (line {before.line})", before.file, before.line
+                return f"{words} ({line_words(own, before.file, before.line)})", before.file, before.line
             continue
         smaller = judged[first].get(kind)
         expected = expected_growth(first, smaller.elements if smaller else 0, last, before.elements, size)
@@ -125,7 +133,7 @@ def otherwise(judged: Mapping[int, Mapping[Kind, Use]], timed: Mapping[Kind, Use
         found = timed[kind].elements if kind in timed else 0
         if found < _LEAST * expected:
             words = f"has {found:,} elements in {' '.join(kind)}, and the smaller sizes lead to {expected:,.0f}"
-            return f"{words} (line {before.line})", before.file, before.line
+            return f"{words} ({line_words(own, before.file, before.line)})", before.file, before.line
     return None
 
 

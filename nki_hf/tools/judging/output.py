@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import typer
 
 from nki_hf.observers.short_path import short_path
+from nki_hf.tools.judging.line_words import line_words
 from nki_hf.tools.output_files import whole_file, writing
 from nki_hf.tools.screen import Screen
 
@@ -41,7 +42,8 @@ def show(record: dict[str, Any], screen: Screen) -> None:
         if row["speedup"]:
             say(f"    {row['speedup']:.2f} times as fast as --against ({row['against_us']:,.1f} us)")
         for hint in row["hints"]:
-            say(f"    up to {hint['gain_us']:,.1f} us: line {hint['line']}: {hint['text']}")
+            at = line_words(record["file"], hint["file"], hint["line"])
+            say(f"    up to {hint['gain_us']:,.1f} us: {at}: {hint['text']}")
     for warning in record["warnings"][:8]:
         say(f"  warning: {warning}")
     for stream in ("stdout", "stderr"):

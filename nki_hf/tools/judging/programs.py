@@ -129,6 +129,8 @@ def user_events(
       ValueError, KernelFailed: see `recorded`; KernelFailed also where the kernel breaks a limit.
     """
     made = get_chip(chip)
+    if not size:
+        try_task(task)
     sizes = (size,) if size else load_task(task).at[:1]
     found = recorded(path, task, sizes, (made,), lnc=lnc, layout=layout, constants=constants)
     return launched(found, found.launches[0], found.played[0])[0].events

@@ -11,6 +11,7 @@ from nki_hf.observers.timing import critical_path, floors_ns
 from nki_hf.sim.stream.events import Event
 from nki_hf.timing.schedule import Schedule
 from nki_hf.tools.judging.hints import bounding, hints, proposals
+from nki_hf.tools.judging.line_words import line_words
 
 __all__ = ["reasons", "sentence"]
 
@@ -83,11 +84,12 @@ _ACTIONS = {
 """What each rule of hints.py asks for, in the words of a sentence."""
 
 
-def sentence(row: Mapping[str, Any]) -> str:
+def sentence(row: Mapping[str, Any], file: str) -> str:
     """The verdict on a time in one sentence, for every tool and page: what limits it, which line costs most, what to change.
 
     Args:
       row: what `reasons` found; `size`, `band` and `score` are said where they are known.
+      file: the kernel's; empty = every line is named with its own.
     """
     size = f" at size {row['size']:,}" if row.get("size") else ""
     text = f"~ {row['us']:,.1f} us simulated on {row['chip']}{size}"
@@ -100,12 +102,14 @@ def sentence(row: Mapping[str, Any]) -> str:
     word = f"is the limit, {share} active" if at["active"] >= _LIMIT else f"is active longest, {share}"
     text += f": {at['engine']} {word}"
     if at["line"]:
-        text += f"; {at['opcode']} at line {at['line']} costs {at['share'] * row['us']:,.1f} of {row['us']:,.1f} us"
+        there = line_words(file, at["file"], at["line"])
+        text += f"; {at['opcode']} at {there} costs {at['share'] * row['us']:,.1f} of {row['us']:,.1f} us"
     if at["gain_us"] > 0.005 * row["us"]:
         text += f"; {at['gain_us']:,.1f} us shorter if {at['engine']} took no time"
     action = next((hint for hint in row["hints"] if hint["rule"] in _ACTIONS), None)
     if action:
-        text += f"; {_ACTIONS[action['rule']]} (line {action['line']}) would save up to {action['gain_us']:,.1f} us"
+        there = line_words(file, action["file"], action["line"])
+        text += f"; {_ACTIONS[action['rule']]} ({there}) would save up to {action['gain_us']:,.1f} us"
     launch = next((step["us"] for step in row["path"] if step["engine"] == "launch"), 0.0)
     if launch > 0.25 * row["us"]:
         text += f"; {launch:,.1f} us are the launch itself"

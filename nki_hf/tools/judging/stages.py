@@ -136,7 +136,8 @@ def _on_chip(asked: _Asked, record: dict[str, Any], chip: Any, runs: list[Run]) 
         first, arrays = _first(run, trace, options, request, record, stage)
         if not number:
             _memory(first, chip, record, stage)
-        _races(first, record, stage, Repeated(run, trace, options, request["lnc"], arrays), bool(request.get("same_writes")))
+        again = Repeated(run, trace, options, request["lnc"], arrays, request["file"])
+        _races(first, record, stage, again, bool(request.get("same_writes")))
         if (written := input_written(first.events, task, dict(trace["parameters"]))) is not None:
             raise Failed("values", written)
         outputs_written(first, task, dict(trace["parameters"]))
@@ -152,7 +153,7 @@ def _on_chip(asked: _Asked, record: dict[str, Any], chip: Any, runs: list[Run]) 
         if words := less_exact(run, found, plain):
             record["warnings"].append(words)
         checks.append(found)
-        steered.append(Steered(run, trace, options, request["lnc"], found, request["seed"]))
+        steered.append(Steered(run, trace, options, found, request))
         for outcome in found.outcomes:
             add_case(outcome, found.size, task, record)
         if found.count or found.depends_on_memory or any(o.wrong is not None for o in found.outcomes):

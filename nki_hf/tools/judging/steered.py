@@ -19,6 +19,7 @@ from nki_hf.tools.judging.budget import slowness
 from nki_hf.tools.judging.cases import add_case
 from nki_hf.tools.judging.findings import Failed, finding
 from nki_hf.tools.judging.immediates import immediates
+from nki_hf.tools.judging.line_words import line_words
 from nki_hf.tools.judging.steered_inputs import named_elements, steered_inputs, task_elements
 from nki_hf.tools.judging.steering import Steering, all_loops, steering
 from nki_hf.tools.judging.values import Checked, Outcome, Run, distributions_of, drawn, judged_on, replayed
@@ -47,8 +48,11 @@ class Steered:
       items: what is steered; empty for most kernels.
     """
 
-    def __init__(self, run: Run, trace: Mapping[str, Any], options: SimOptions, lnc: int, check: Checked, seed: int) -> None:
-        self.run, self.trace, self.options, self.lnc, self.check, self.seed = run, trace, options, lnc, check, seed
+    def __init__(
+        self, run: Run, trace: Mapping[str, Any], options: SimOptions, check: Checked, request: Mapping[str, Any]
+    ) -> None:
+        self.run, self.trace, self.options, self.check = run, trace, options, check
+        self.lnc, self.seed, self.file = request["lnc"], request["seed"], request["file"]
         replays = run.packed is None and not run.task.recorded and not check.count and check.result.program is not None
         self.items = steering(check.result) if replays else []
 
@@ -67,7 +71,7 @@ class Steered:
                 name, flags = next(iter(task_elements(self.run, self.trace, item).items()))
                 held = f" = {float(arrays[name][flags][0]):.6g}" if flags.sum() == 1 else ""
                 return (
-                    f"the result depends on how often the loop at line {item.line} turns: its trip count comes from "
+                    f"the result depends on how often the loop at {self._at(item)} turns: its trip count comes from "
                     f"{named_elements(name, flags)}{held}, it turned {_times(_of(item, bad[0]))} on {wrong[0].distribution} "
                     f"inputs, where it is wrong, and {_times(_of(item, good[0]))} on {right[0].distribution} ones"
                 )
@@ -92,7 +96,7 @@ class Steered:
             turned = {_of(item, turns) for turns in seen}
             if item.loops and len(turned) == 1:
                 name, flags = next(iter(task_elements(self.run, self.trace, item).items()))
-                where = f"at size {self.run.size:,} the loop at line {item.line} turned {_times(turned.pop())}"
+                where = f"at size {self.run.size:,} the loop at {self._at(item)} turned {_times(turned.pop())}"
                 record["warnings"].append(
                     f"{where} on every input that was judged, although its trip count comes from "
                     f"{named_elements(name, flags)}: no other count was seen"
@@ -116,7 +120,7 @@ class Steered:
                 outputs, turns = self._replayed(arrays)
             except KernelFault as fault:
                 what = f"with {words}, {fault.record.instruction}: {fault.record.message}"
-                raise self._failed(record, item, what, None, fault.record.line) from None
+                raise self._failed(record, item, what, None, (fault.record.file, fault.record.line)) from None
             if turns in seen and (item.loops or item.what == "register"):
                 continue
             seen.add(turns)
@@ -129,7 +133,10 @@ class Steered:
                 now = (
                     f" it turned {_times(_of(item, turns))} (on normal inputs {_times(_of(item, usual))})" if item.loops else ""
                 )
-                raise self._failed(record, item, f"with {words}{now}", outcome, item.line)
+                raise self._failed(record, item, f"with {words}{now}", outcome, (item.file, item.line))
+
+    def _at(self, item: Steering) -> str:
+        return line_words(self.file, item.file, item.line)
 
     def _replayed(self, arrays: Arrays) -> tuple[Sequence[Array], Turns]:
         """The outputs, and the turns of all loops with what registers hold."""
@@ -141,14 +148,18 @@ class Steered:
         turns = tuple((loop, loop.turned) for loop in loops)
         return outputs, (turns, tuple(float(register.cell[0]) for register in launched.loaded))
 
-    def _failed(self, record: dict[str, Any], item: Steering, what: str, outcome: Outcome | None, line: int) -> Failed:
+    def _failed(
+        self, record: dict[str, Any], item: Steering, what: str, outcome: Outcome | None, place: tuple[str, int]
+    ) -> Failed:
         task: Task = self.run.task
+        at = self._at(item)
+        file, line = place if place[1] else (item.file, item.line)
         said = {
-            "loop": f"how often the loop at line {item.line} turns",
-            "register": f"a number that line {item.line} loads from the inputs",
-            "index": f"indices that line {item.line} reads from the inputs",
-            "condition": f"a comparison at line {item.line} of a number of the inputs",
-            "number": f"single numbers of the inputs, which line {item.line} reads by themselves",
+            "loop": f"how often the loop at {at} turns",
+            "register": f"a number that {at} loads from the inputs",
+            "index": f"indices that {at} reads from the inputs",
+            "condition": f"a comparison at {at} of a number of the inputs",
+            "number": f"single numbers of the inputs, which {at} reads by themselves",
         }[item.what]
         record["diagnosis"] = f"the result depends on {said}: {what}"
         number = outcome.wrong or 0 if outcome is not None else 0
@@ -158,7 +169,7 @@ class Steered:
             "values",
             finding(
                 "values",
-                {"kind": STEERED, "message": message, "advice": _ADVICE, "file": item.file, "line": line or item.line},
+                {"kind": STEERED, "message": message, "advice": _ADVICE, "file": file, "line": line},
             ),
         )
 

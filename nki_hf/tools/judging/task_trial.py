@@ -18,10 +18,9 @@ from nki_hf.tasks.task_fields import check_fields, check_sizes
 from nki_hf.tools.judging.findings import Failed
 from nki_hf.tools.judging.request import judged_sizes
 from nki_hf.tools.judging.task_functions import SAME, check_part, of_the_task
-from nki_hf.tools.judging.task_values import fails, outputs_of
+from nki_hf.tools.judging.task_values import check_mistake, fails, outputs_of, scales_of
 from nki_hf.tools.judging.under_way import noted_in, under_way
-from nki_hf.tools.judging.values import Run, distributions_of, drawn, scale_of
-from nki_hf.tools.verify_judge import row_error
+from nki_hf.tools.judging.values import Run, distributions_of, drawn
 
 __all__ = ["trial"]
 
@@ -99,9 +98,7 @@ def _try_functions(run: Run) -> None:
         outputs_of(run, "ideal", narrow.call("ideal", ideal), references)
     if run.task.scale is not None:
         scale = exact.call("scale", run.task.scale)
-        with of_the_task(run, "scale"), np.errstate(all="ignore"):
-            for number, array in enumerate(references):
-                row_error(array, array, scale_of(scale, number))
+        scales_of(run, scale, references)
     for more in (_again, _wrong, _accepted, _step, _part):
         if time.process_time() - began > _SECONDS:
             return
@@ -126,9 +123,7 @@ def _wrong(given: _Given, references: tuple[Array, ...], over: Callable[[], bool
             continue  # of the package, some for other shapes: they are skipped where they do not fit
         name = f"wrong {words!r}"
         value = given.call(name, function)
-        for item in value if isinstance(value, tuple | list) and value else (value,):
-            if np.asarray(item).dtype.kind not in "biuf":
-                raise fails(given.run, f"{name} gives {type(item).__name__} at size {given.run.size:,}, no array of numbers")
+        check_mistake(given.run, name, value, references)
 
 
 def _accepted(given: _Given, references: tuple[Array, ...], over: Callable[[], bool]) -> None:

@@ -12,7 +12,7 @@ from nki_hf.tools.judging.findings import Failed, finding
 from nki_hf.tools.judging.stage_names import TASK_FAILS
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 
-__all__ = ["AtSize", "RunLike", "checked_inputs", "fails", "outputs_of"]
+__all__ = ["AtSize", "RunLike", "check_mistake", "checked_inputs", "fails", "outputs_of", "scales_of"]
 
 Array = np.ndarray[Any, Any]
 _STORED = frozenset(NUMPY_DTYPES.values())
@@ -94,7 +94,8 @@ def outputs_of(run: RunLike, function: str, value: Any, like: Sequence[Array] = 
         if not _numbers(array):
             raise fails(run, f"{function} gives {name} as {array.dtype} at size {run.size:,}: it must be real numbers")
         if not array.ndim or not array.size:
-            raise fails(run, f"{function} gives {name} in the shape {list(array.shape)} at size {run.size:,}: no kernel can")
+            wanted = "it must have an axis and an element, as what a kernel returns"
+            raise fails(run, f"{function} gives {name} as {list(array.shape)} at size {run.size:,}: {wanted}")
         letters = run.task.axes.get(name, "")
         if letters and len(letters) != array.ndim:
             raise fails(run, f"{function} gives {name} as {list(array.shape)} at size {run.size:,}: axes says {letters!r}")
@@ -102,6 +103,53 @@ def outputs_of(run: RunLike, function: str, value: Any, like: Sequence[Array] = 
             wanted = f"reference gives {list(like[number].shape)}"
             raise fails(run, f"{function} gives {name} as {list(array.shape)} at size {run.size:,}: {wanted}")
     return found
+
+
+def scales_of(run: RunLike, value: Any, references: Sequence[Array]) -> list[Array]:
+    """What `Task.scale` gave, for each output: a number for each of its rows, 0 where it says none.
+
+    Raises:
+      Failed: another number of arrays, or one that does not fit the rows.
+    """
+    names = run.task.outputs
+    given = value if isinstance(value, tuple) else (0.0 if value is None else value, *[0.0] * (len(names) - 1))
+    if len(given) != len(names):
+        wanted = f"outputs says {len(names)} ({', '.join(names)})"
+        raise fails(run, f"scale gives a tuple of {len(given)} at size {run.size:,}: {wanted}")
+    found = [_array(item) for item in given]
+    for name, array, reference in zip(names, found, references, strict=True):
+        rows = reference.shape[:-1]
+        if not _numbers(array):
+            raise fails(run, f"scale gives {array.dtype} for {name} at size {run.size:,}: it must be real numbers")
+        if np.isnan(array.astype(np.float64)).any():
+            raise fails(run, f"scale gives NaN for {name} at size {run.size:,}: no row of it can be judged")
+        try:
+            fits = np.broadcast_shapes(array.shape, rows) == rows
+        except ValueError:
+            fits = False
+        if not fits:
+            wanted = f"it must be a number for each row, {list(rows)}, or broadcast to them"
+            raise fails(run, f"scale gives {list(array.shape)} for {name} at size {run.size:,}: {wanted}")
+    return found
+
+
+def check_mistake(run: RunLike, function: str, value: Any, references: Sequence[Array]) -> None:
+    """Raise a `Failed` for what a reference with a mistake gave, if no output can be compared with it: it may give a tuple of
+    the first outputs, or one array for whichever has its shape.
+    """
+    names = run.task.outputs
+    several = isinstance(value, tuple) and bool(value)
+    found = [_array(item) for item in (value if several else (value,))]
+    if len(found) > len(names):
+        wanted = f"outputs says {len(names)} ({', '.join(names)})"
+        raise fails(run, f"{function} gives {len(found)} outputs at size {run.size:,}: {wanted}")
+    for number, array in enumerate(found):
+        if not _numbers(array):
+            raise fails(run, f"{function} gives {array.dtype} at size {run.size:,}: it must be real numbers")
+        like = references[number : number + 1] if several else references
+        if array.shape not in [reference.shape for reference in like]:
+            wanted = " or ".join(dict.fromkeys(str(list(reference.shape)) for reference in like))
+            raise fails(run, f"{function} gives {list(array.shape)} at size {run.size:,}: reference gives {wanted}")
 
 
 def _array(value: Any) -> Array:

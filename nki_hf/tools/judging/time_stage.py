@@ -54,7 +54,7 @@ def _time_rows(request: Mapping[str, Any]) -> dict[str, Any]:
         task = load_task(request["task"])
         pairs = zip(request["traces"], request["answer"]["traces"], strict=True)
         launches = [pair for pair in pairs if not pair[0]["optional"]]
-        judged = judged_by_chip(request["chips"], launches)
+        judged = judged_by_chip(request["chips"], launches, request["file"])
         for trace, played in sorted(launches, key=lambda pair: pair[0]["size"] not in request["check"]):
             size, mine = trace["size"], judged[trace["chip"]]
             checks = size in request["check"] and mine.chip == trace["chip"]
@@ -161,7 +161,7 @@ def _row(
         row = timed(
             task, trace, played, chip, request["lnc"], dtype=request["dtype"], window=request["window"], launched=launched
         )
-    return {**row, "sentence": sentence(row), "against_us": None, "speedup": None}
+    return {**row, "sentence": sentence(row, request["file"]), "against_us": None, "speedup": None}
 
 
 @contextmanager

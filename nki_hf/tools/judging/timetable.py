@@ -10,8 +10,10 @@ from rich.table import Table
 
 from nki_hf.chips import get_chip
 from nki_hf.tools.cores import check_cores
+from nki_hf.tools.judging.line_words import line_words
 from nki_hf.tools.judging.overflows import overflow_warnings
 from nki_hf.tools.judging.programs import UNCHECKED, failing, launched, recorded
+from nki_hf.tools.judging.request import split
 from nki_hf.tools.judging.times import sentence, timed
 from nki_hf.tools.progress import working
 from nki_hf.tools.screen import Screen
@@ -40,7 +42,7 @@ def rows(
         chip = get_chip(asked["chip"])
         with failing():
             row = timed(found.task, asked, played, chip, lnc, dtype=found.dtype, window=window, launched=made_of)
-        times.append({**row, "sentence": sentence(row), "kernel": found.kernel, "task": found.task.name})
+        times.append({**row, "sentence": sentence(row, found.file), "kernel": found.kernel, "task": found.task.name})
     return times
 
 
@@ -73,8 +75,9 @@ def command(
         "gain if free, µs (sim)",
         title=f"{found[0]['kernel']} on {task}: simulated, not measured",
     )
+    file, _ = split(path, "")
     for row in found:
-        at = row["bottleneck"] or {"engine": "", "line": 0, "gain_us": 0.0}
+        at = row["bottleneck"] or {"engine": "", "file": "", "line": 0, "gain_us": 0.0}
         table.add_row(
             f"{row['size']:,}",
             row["chip"],
@@ -82,7 +85,7 @@ def command(
             f"{row['us']:,.1f}",
             f"{row['least_us']:,.1f}",
             f"{row['score']:.0%}",
-            f"{at['engine']}, line {at['line']}",
+            f"{at['engine']}, {line_words(file, at['file'], at['line'])}",
             f"{at['gain_us']:,.1f}",
         )
     screen = Screen()

@@ -9,9 +9,12 @@ from typing import Any
 
 from nki_hf.tasks import RUN_DTYPES
 from nki_hf.tools.judging import client
+from nki_hf.tools.judging.request import GIB
 
 __all__ = ["try_task"]
 
+_SECONDS, _MEMORY = 60.0, 8 * GIB
+"""Of the process, for commands that have no such limits of their own."""
 _MOST = 256
 _fine: set[Any] = set()
 """What was tried in this process and is fine, by the file's text: a search judges many kernels by one task.
@@ -20,14 +23,21 @@ A module that the file imports may change meanwhile; the judge's own processes s
 """
 
 
-def try_task(task: str, check: Sequence[int], at: Sequence[int], dtype: str, seconds: float, memory: int) -> None:
+def try_task(
+    task: str,
+    check: Sequence[int] = (),
+    at: Sequence[int] = (),
+    dtype: str = "",
+    seconds: float | None = None,
+    memory: int | None = None,
+) -> None:
     """Load a user's task in a process of its own, and run each of its functions once (see task_trial.py).
 
     Args:
       task: as for `load_task`; those of the package are tested.
       check, at: sizes that are judged and timed; empty = the task's.
       dtype: element type of the run; empty = the task's.
-      seconds, memory: of that process.
+      seconds, memory: of that process; None = what `judge` allows one.
 
     Raises:
       ValueError: what is wrong with it.
@@ -47,7 +57,7 @@ def try_task(task: str, check: Sequence[int], at: Sequence[int], dtype: str, sec
         "dtype": dtype if dtype in RUN_DTYPES else "",
     }
     try:
-        said = client.ask({"trial": request, "seconds": seconds, "memory": memory})["said"]
+        said = client.ask({"trial": request, "seconds": seconds or _SECONDS, "memory": memory or _MEMORY})["said"]
     except EOFError as error:
         raise ValueError(f"task={task}: its file ended the judge's server: {error}.") from None
     if said:

@@ -14,6 +14,7 @@ from nki_hf.tasks import Task
 from nki_hf.tools.judging import against, diagnosis
 from nki_hf.tools.judging.budget import Budget
 from nki_hf.tools.judging.findings import Failed, finding, of_fault
+from nki_hf.tools.judging.line_words import line_words
 from nki_hf.tools.judging.not_finite import first_not_finite
 from nki_hf.tools.judging.precision import RATIOS
 from nki_hf.tools.judging.steered import Steered
@@ -21,6 +22,9 @@ from nki_hf.tools.judging.task_values import fails
 from nki_hf.tools.judging.values import Checked, Outcome, Run, drawn, strict_read, to_kernel
 
 __all__ = ["judge_values"]
+
+_SHAPE = "The shape of an output is the one that the task's reference gives."
+"""Nothing else of a task says it, so a reference of another shape than the author meant cannot be told from a wrong kernel."""
 
 
 def judge_values(
@@ -83,7 +87,7 @@ def judge_values(
         if not record["diagnosis"] and bad:
             record["diagnosis"] = diagnosis.named(task, checks, budget)
         record["warnings"] += [budget.untried] if budget.untried else []
-        if not turned and unfinished and not found and (words := _holes(check, record["warnings"])):
+        if not turned and unfinished and not found and (words := _holes(check, record["warnings"], request["file"])):
             record["diagnosis"] = words
         elif bad and fault is None and (not record["diagnosis"] or "not finite" in record["diagnosis"]):
             record["diagnosis"] = _not_finite(request, runs, *bad[0], traces, chip) or record["diagnosis"]
@@ -95,7 +99,8 @@ def judge_values(
                 continue
             seen.add((judgement.verdict, check.size))
             message = f"{task.outputs[number]} at size {check.size}, {outcome.distribution} inputs: {judgement.detail}"
-            found.append(finding("values", {"kind": judgement.verdict, "message": message}))
+            advice = _SHAPE if judgement.verdict == "shape" else ""
+            found.append(finding("values", {"kind": judgement.verdict, "message": message, "advice": advice}))
         raise Failed("values", *found, *_first_difference(request, record, task, runs, traces, chip))
     if request["dtype"] in ("bfloat16", "float16") and not request["rtol"]:
         for check in checks:
@@ -109,7 +114,7 @@ def judge_values(
                     raise Failed("values", imprecise, *_first_difference(request, record, task, runs, traces, chip))
 
 
-def _holes(check: Checked, warnings: list[str]) -> str:
+def _holes(check: Checked, warnings: list[str], own: str) -> str:
     """What explains elements that are not finite where no single read is to blame: a product that adds to PSUM which nothing
     wrote, or memory that is read through run-time indices and has elements that nothing wrote.
     """
@@ -135,7 +140,8 @@ def _holes(check: Checked, warnings: list[str]) -> str:
         if not written.all():
             first = [int(i) for i in np.unravel_index(int(written.argmin()), buffer.shape)]
             count = f"{int((~written).sum()):,} of {buffer.elements:,} elements"
-            place = f"{buffer.name}{list(buffer.shape)} (line {buffer.line}), which is read through run-time indices"
+            at = line_words(own, buffer.file, buffer.line)
+            place = f"{buffer.name}{list(buffer.shape)} ({at}), which is read through run-time indices"
             return f"the result depends on memory that was never written: {count} of {place}, the first at {first}"
     return ""
 
@@ -148,7 +154,9 @@ def _not_finite(
         return ""
     run = next(run for run in runs if run.size == check.size)
     options = SimOptions(chip=chip, third_party=True)
-    return first_not_finite(traces[run.size, chip.name], to_kernel(run, outcome.arrays), options, request["lnc"])
+    return first_not_finite(
+        traces[run.size, chip.name], to_kernel(run, outcome.arrays), options, request["lnc"], request["file"]
+    )
 
 
 def _first_difference(

@@ -18,7 +18,7 @@ from nki_hf.testing import DISTRIBUTIONS
 from nki_hf.tools.judging.layouts import layout_of, placed, returned
 from nki_hf.tools.judging.precision import Precision, precision
 from nki_hf.tools.judging.task_functions import of_the_task
-from nki_hf.tools.judging.task_values import checked_inputs, outputs_of
+from nki_hf.tools.judging.task_values import checked_inputs, outputs_of, scales_of
 from nki_hf.tools.numpy_layouts import NUMPY_DTYPES
 from nki_hf.tools.verify_cases import never_written
 from nki_hf.tools.verify_inputs import array_inputs
@@ -36,7 +36,6 @@ __all__ = [
     "other_draw",
     "replayed",
     "run_tape",
-    "scale_of",
     "strict_read",
     "to_kernel",
 ]
@@ -229,6 +228,7 @@ def _outcome(
         references = outputs_of(run, "reference", given)
         with of_the_task(run, "scale"):
             scale = None if task.scale is None else task.scale(**exact, **constants)
+        scales = scales_of(run, scale, references)
         plain = {name: _wide(array, np.float32) for name, array in arrays.items()}
         narrow = {name: _wide(np.asarray(array), np.float32) for name, array in other.items()}
         perfect = "ideal" if task.ideal else "reference"
@@ -239,7 +239,7 @@ def _outcome(
     for i, (output, reference) in enumerate(zip(outputs, references, strict=False)):
         dtype = _dtype(run, i)
         best = np.asarray(ideal[i]).astype(NUMPY_DTYPES[dtype]).astype(np.float64)
-        size = scale_of(scale, i)
+        size = scales[i]
         tolerance = run.rtol or _tolerance(task, best, reference, size, dtype)
         written = unwritten[i] if unwritten is not None and i < len(unwritten) else None
         written = None if written is None or written.shape != reference.shape else written
@@ -250,13 +250,6 @@ def _outcome(
     return Outcome(
         distribution=distribution, arrays=arrays, outputs=outputs, references=references, judgements=found, precisions=shown
     )
-
-
-def scale_of(scale: Any, number: int) -> Any:
-    """What `Task.scale` gave for one output."""
-    if isinstance(scale, tuple):
-        return np.asarray(scale[number])
-    return 0.0 if scale is None or number else np.asarray(scale)
 
 
 def _dtype(run: Run, number: int) -> str:

@@ -105,8 +105,13 @@ def classes_named(
     """The classes that kernel functions name, by module."""
     found: dict[Source, list[ast.ClassDef]] = {}
     for source, functions in code.items():
-        names = {node.id for function in functions for node in own_nodes(function) if isinstance(node, ast.Name)}
-        members = {node for function in functions for node in own_nodes(function) if isinstance(node, ast.Attribute)}
+        names, members = set[str](), set[ast.Attribute]()
+        for function in functions:
+            nodes = _evaluated(function)
+            local = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+            local |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+            names |= {node.id for node in nodes if isinstance(node, ast.Name)} - local
+            members |= {node for node in nodes if isinstance(node, ast.Attribute)}
         places = [(source, name) for name in sorted(names)]
         for node in members:
             owner = ast.unparse(node.value)
@@ -123,6 +128,20 @@ def classes_named(
                 if isinstance(item, ast.ClassDef) and item.name == known and item not in found.setdefault(home, []):
                     found[home].append(item)
     return {home: sorted(classes, key=lambda item: item.lineno) for home, classes in found.items() if classes}
+
+
+def _evaluated(function: ast.FunctionDef) -> list[ast.AST]:
+    """The nodes of a function as `own_nodes`, without its annotations and what it raises, of which no front end reads more."""
+    waiting: list[ast.AST] = list(function.body)
+    found = []
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        if isinstance(node, ast.AnnAssign):
+            waiting += [node.target, *([node.value] if node.value is not None else [])]
+        elif not isinstance(node, ast.FunctionDef | ast.Raise):
+            waiting.extend(ast.iter_child_nodes(node))
+    return found
 
 
 def python_name(source: Source, name: str, load: Callable[[Path], Source], depth: int = 8) -> str:

@@ -108,21 +108,40 @@ def _is_list(node: ast.expr, bound: dict[str, ast.expr]) -> bool:
     return called or isinstance(node, ast.List | ast.ListComp)
 
 
+_BASES = (["NKIObject"], ["Enum"])
+_OTHER_BASES = (["NamedTuple"], ["IntEnum"], ["str", "Enum"], ["int", "Enum"])
+
+
 @rule("inheritance", PARSER, "language guide, class support: a class derives from NKIObject (or is an Enum), from nothing else")
 def _inheritance(module: Module) -> Found:
     for node in module.classes:
-        bases = [ast.unparse(base).split(".")[-1] for base in node.bases]
-        if bases not in (["NKIObject"], ["Enum"]):
+        bases = _bases(node)
+        if bases not in (*_BASES, *_OTHER_BASES):
+            head = f"{node.name}({', '.join(bases)})" if bases else f"{node.name}, which has no base,"
+            yield node, f"class {head} is used in a kernel"
+
+
+@rule(
+    "other-base",
+    PARSER,
+    "the language guide takes NKIObject and Enum alone; KLR, gather, NamedTuple and every kind of Enum, too",
+    refused=False,
+    unknown=True,
+)
+def _other_base(module: Module) -> Found:
+    for node in module.classes:
+        bases = _bases(node)
+        if bases in _OTHER_BASES:
             yield node, f"class {node.name}({', '.join(bases)}) is used in a kernel"
+
+
+def _bases(node: ast.ClassDef) -> list[str]:
+    return [ast.unparse(base).split(".")[-1] for base in node.bases]
 
 
 @rule("enum-operator", PARSER, "language guide, enumerations: == and != only; no other operator on their members")
 def _enum_operator(module: Module) -> Found:
-    enums = {
-        node.name
-        for node in module.tree.body
-        if isinstance(node, ast.ClassDef) and [ast.unparse(base).split(".")[-1] for base in node.bases] == ["Enum"]
-    }
+    enums = {node.name for node in module.tree.body if isinstance(node, ast.ClassDef) and _bases(node) == ["Enum"]}
     for node in module.inside:
         operands = [node.left, node.right] if isinstance(node, ast.BinOp) else []
         if isinstance(node, ast.Compare) and not all(

@@ -38,12 +38,14 @@ class Side:
       scheduled: its schedule.
       facts: of observers/report.py.
       reasons: of tools/judging/reasons.py; `size`, `score` and `least_us` where they are known.
+      file: of a kernel file; empty = a kernel of ours, whose lines are named with their files.
     """
 
     title: str
     scheduled: Schedule
     facts: Mapping[str, Any]
     reasons: Mapping[str, Any]
+    file: str = ""
 
 
 def report_page(side: Side, against: Side | None = None, *, notes: Sequence[str] = ()) -> str:
@@ -101,9 +103,9 @@ def _verdict(side: Side, against: Side | None) -> str:
     if found["throttled"]:
         more.append("The Tensor engine is dense enough to be clocked down.")
     if against is not None:
-        more.append(f"{against.title}: {_said(against.reasons)}")
+        more.append(f"{against.title}: {_said(against)}")
     text = "".join(f'<p class="quiet">{escape(line)}</p>' for line in more)
-    verdict = escape(_said(row))
+    verdict = escape(_said(side))
     return (
         f'<section><p class="verdict" id="verdict">{verdict}</p><div class="figures quiet small">{said}</div>{text}</section>'
     )
@@ -220,8 +222,8 @@ def _place(file: str, line: int) -> str:
     return f"{short_path(file).rsplit('/', 1)[-1]}:{line}"
 
 
-def _said(row: Mapping[str, Any]) -> str:
-    return _micro(sentence(row))
+def _said(side: Side) -> str:
+    return _micro(sentence(side.reasons, side.file))
 
 
 def _micro(text: str) -> str:

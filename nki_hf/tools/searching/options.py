@@ -8,10 +8,12 @@ from typing import Any
 from nki_hf.chips import get_chip
 from nki_hf.settings import settings
 from nki_hf.tools.cores import check_cores
+from nki_hf.tools.judging.request import GIB
+from nki_hf.tools.judging.tried_task import try_task
 from nki_hf.tools.modelled import window_of
 from nki_hf.tools.option_values import constant_of, sizes_of
 
-__all__ = ["judge_options", "round_limit"]
+__all__ = ["judge_options", "round_limit", "try_with"]
 
 
 def judge_options(
@@ -41,6 +43,16 @@ def judge_options(
         "window": window_of(order),
         "seed": None if seed == -1 else seed,
     }
+
+
+def try_with(task: str, options: dict[str, Any]) -> None:
+    """Try a user's task as these rounds are judged by it, before anything here loads it.
+
+    Raises:
+      ValueError: what is wrong with it.
+    """
+    memory = int(options["memory_gib"] * GIB)
+    try_task(task, options["check"], options["at"], options["dtype"], options["timeout"], memory)
 
 
 def round_limit(options: dict[str, Any]) -> float:

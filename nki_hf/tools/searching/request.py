@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nki_hf.tasks import load_task
+from nki_hf.tools.judging.line_words import line_words
 from nki_hf.tools.searching.facts import source_diff
 from nki_hf.tools.searching.menu import some
 from nki_hf.tools.searching.rounds import Round, best_of, earlier, pairs, parent_of, speedup
@@ -90,7 +91,10 @@ def _whole(run: Run, item: Round) -> dict[str, Any]:
     times = [
         {
             **{key: row[key] for key in ("chip", "size", "us", "least_us", "score", "sentence", "floors_us", "counters")},
-            "hints": [hint["text"] + (f" (line {hint['line']})" if hint["line"] else "") for hint in row["hints"]],
+            "hints": [
+                hint["text"] + (f" ({line_words(record['file'], hint['file'], hint['line'])})" if hint["line"] else "")
+                for hint in row["hints"]
+            ],
             "path": [{key: step[key] for key in ("engine", "opcode", "line", "us", "share")} for step in row["path"]],
         }
         for row in record.get("times", [])
