@@ -111,6 +111,7 @@ def test_other_functions_are_tried_as_well(fields, said, judged):
         "'scale': lambda x: np.abs(x).sum(-1)",
         "'scale': lambda x: 1",
         "'wrong': {'no maximum': lambda x: (reference(x),)}",
+        "'wrong': {'transposed': lambda x: reference(x).T}",
         "'outputs': ('out', 'top'), 'reference': lambda x: (reference(x), x.max(-1, keepdims=True)), "
         "'wrong': {'the smallest': lambda x: x.min(-1, keepdims=True), 'a copy': lambda x: x, 'first': lambda x: (x,)}",
     ],

@@ -135,7 +135,7 @@ def scales_of(run: RunLike, value: Any, references: Sequence[Array]) -> list[Arr
 
 def check_mistake(run: RunLike, function: str, value: Any, references: Sequence[Array]) -> None:
     """Raise a `Failed` for what a reference with a mistake gave, if no output can be compared with it: it may give a tuple of
-    the first outputs, or one array for whichever has its shape.
+    the first outputs, or one array for whichever has its shape. One that only lies otherwise (a transposed output) may be.
     """
     names = run.task.outputs
     several = isinstance(value, tuple) and bool(value)
@@ -147,7 +147,7 @@ def check_mistake(run: RunLike, function: str, value: Any, references: Sequence[
         if not _numbers(array):
             raise fails(run, f"{function} gives {array.dtype} at size {run.size:,}: it must be real numbers")
         like = references[number : number + 1] if several else references
-        if array.shape not in [reference.shape for reference in like]:
+        if array.size not in [reference.size for reference in like]:
             wanted = " or ".join(dict.fromkeys(str(list(reference.shape)) for reference in like))
             raise fails(run, f"{function} gives {list(array.shape)} at size {run.size:,}: reference gives {wanted}")
 
