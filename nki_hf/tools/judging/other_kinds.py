@@ -52,10 +52,13 @@ _MOVES = ("dma_copy", "loop_entry", "loop_turn", "core_barrier", "memset")
 
 @dataclass
 class Use:
-    """How a kind is used: the first instruction's file and line, and the elements that all of them read and write."""
+    """How a kind is used: the first instruction's file and line, how many there are, and the elements that all of them read and
+    write.
+    """
 
     file: str
     line: int
+    count: int = 0
     elements: int = 0
 
 
@@ -68,6 +71,7 @@ def kinds_of(events: Iterable[Event], outputs: Collection[int]) -> dict[Kind, Us
         given = [f"{name}={event.attrs[name]}" for name in _ATTRIBUTES if event.attrs.get(name)]
         types = [",".join(region.dtype.name for region in regions) for regions in (event.reads, event.writes)]
         use = found.setdefault((event.opcode, *given, f"{types[0]} -> {types[1]}"), Use(event.file, event.line))
+        use.count += 1
         use.elements += sum(region.elements for region in (*event.reads, *event.writes))
     return found
 
@@ -123,10 +127,23 @@ def otherwise(judged: Mapping[int, Mapping[Kind, Use]], timed: Mapping[Kind, Use
         expected = expected_growth(first, smaller.elements if smaller else 0, last, before.elements, size)
         expected = min(expected, before.elements * most)  # what grew faster than all of the program had only begun
         found = timed[kind].elements if kind in timed else 0
-        if found < _LEAST * expected:
+        if found < _LEAST * expected and not _once_per_tile(judged, timed, kind, size):
             words = f"has {found:,} elements in {' '.join(kind)}, and the smaller sizes lead to {expected:,.0f}"
             return f"{words} (line {before.line})", before.file, before.line
     return None
+
+
+def _once_per_tile(judged: Mapping[int, Mapping[Kind, Use]], timed: Mapping[Kind, Use], kind: Kind, size: int) -> bool:
+    """True if instructions of a kind become as many more as tiles do, and none smaller: the last block of a tile, on a mask's
+    diagonal, grows only up to the size of a block.
+    """
+    last = max(judged)
+    before, now = judged[last][kind], timed.get(kind)
+    if now is None or any(kind not in found for found in judged.values()):
+        return False
+    counts = {**{at: found[kind].count for at, found in judged.items()}, size: now.count}
+    linear = all(abs(count * last - before.count * at) < max(at, last) for at, count in counts.items())
+    return linear and now.elements * before.count >= before.elements * now.count
 
 
 def judge_there(
