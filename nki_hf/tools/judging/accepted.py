@@ -29,7 +29,7 @@ def accepting(run: Run, found: Checked, request: Mapping[str, Any]) -> tuple[Run
     for words in run.task.accepted:
         other, outcomes = replace(run, accepted=words), list[Outcome]()
         for outcome in found.outcomes:
-            outcomes.append(judged_on(other, outcome.distribution, outcome.arrays, outcome.outputs))
+            outcomes.append(judged_on(other, outcome.distribution, outcome.arrays, outcome.outputs, outcome.first))
             if not _fine(run, outcomes[-1], request):
                 break
         else:

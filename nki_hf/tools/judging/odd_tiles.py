@@ -57,7 +57,7 @@ def odd_tiles(
     if tiles is None:
         return []
     rarities = [rarity for kind, values in _numbers(tiles) if (rarity := _oddness(values, kind, per_head)) is not None]
-    kinds = [np.round(rarity, 6) for rarity in rarities]
+    kinds: list[Array] = [np.round(rarity, 6) for rarity in rarities]
     for _, left in chain(left_steps(tiles), left_laws(tiles)):
         rarities.append((left > 0) * math.log(count / np.count_nonzero(left)) ** 2)
         kinds.append(left)

@@ -128,7 +128,7 @@ def _wrong_tile(
         except KernelFault as fault:
             return f"{words}: {fault.record.instruction}: {fault.record.message}"
     outputs = [output[index] for output in in_layout(run, result.outputs)]
-    outcome = judged_on(run, "normal", part_of(run, arrays, index), outputs)
+    outcome = judged_on(run, "normal", part_of(run, arrays, index), outputs, tuple(place.start for place in index))
     found = Checked(size=run.size, outcomes=[outcome], depends_on_memory=False, count="", result=result)
     wrong = wrong_in(accepting(run, found, request)[1], run, request)
     return f"{words}: {wrong}" if wrong else ""
