@@ -16,7 +16,7 @@ from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.stream.events import Event
 from nki_hf.tasks import Task
 from nki_hf.tools.judging.accepted import accepting
-from nki_hf.tools.judging.diagnosis import imprecision
+from nki_hf.tools.judging.diagnosis import imprecision, named
 from nki_hf.tools.judging.findings import Failed, finding
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.precision import RATIOS
@@ -153,6 +153,7 @@ def judge_there(
     trace: Mapping[str, Any],
     launched: Launched,
     what: tuple[str, str, int] | None,
+    is_cheap: bool,
 ) -> None:
     """Judge the values of a timed size.
 
@@ -160,7 +161,8 @@ def judge_there(
       request, task: of the judgement.
       asked, trace: the launch, and what the kernel's process answered.
       launched: `with_values` of it.
-      what: why it is judged: words, file and line; None = because it costs little, on one distribution.
+      what: why it is judged: words, file and line; None = on one distribution.
+      is_cheap: whether that costs little; the cause of what is wrong is looked for then.
 
     Raises:
       Failed: an output is wrong there.
@@ -179,7 +181,8 @@ def judge_there(
         raise failed(f"{said} {fault.record.instruction}: {fault.record.message}", file, line) from None
     _, found = accepting(run, found, request)
     if wrong := wrong_in(found, run, request):
-        raise failed(f"{said} {wrong}", file, line)
+        cause = named(task, [found]) if is_cheap else ""
+        raise failed(f"{said} {wrong}{cause and f'; {cause}'}", file, line)
     if found.count:
         raise failed(f"{said} {found.count}", file, line)
 
