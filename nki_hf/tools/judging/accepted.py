@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from nki_hf.tools.judging.diagnosis import imprecision
+from nki_hf.tools.judging.imprecision import imprecision
 from nki_hf.tools.judging.precision import RATIOS
 from nki_hf.tools.judging.values import Checked, Outcome, Run, judged_on
 

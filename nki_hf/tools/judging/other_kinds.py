@@ -16,8 +16,9 @@ from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.stream.events import Event
 from nki_hf.tasks import Task
 from nki_hf.tools.judging.accepted import accepting
-from nki_hf.tools.judging.diagnosis import imprecision, named
+from nki_hf.tools.judging.diagnosis import named
 from nki_hf.tools.judging.findings import Failed, finding
+from nki_hf.tools.judging.imprecision import imprecision
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.precision import RATIOS
 from nki_hf.tools.judging.timed_work import expected_growth
