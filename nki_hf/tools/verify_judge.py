@@ -19,6 +19,10 @@ _SMALL_ROW = 1e-2
 """Rows smaller than this share of the typical row are judged relative to the typical row."""
 
 
+_BY_THE_WAY = 0.1
+"""Share of the worst row's error from which an output's size is worth a word beside it: any wrong row changes it a little."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
     """What one comparison found.
@@ -98,6 +102,7 @@ def judge(
     unwritten: Array | None = None,
     scale: Array | float = 0.0,
     dtype: np.dtype[Any] | None = None,
+    first: tuple[int, ...] = (),
 ) -> Judgement:
     """Compare an output with its reference.
 
@@ -107,6 +112,7 @@ def judge(
       unwritten: bool array of the output's shape, True where the kernel never wrote; None = not known.
       scale: see `row_error`.
       dtype: the element type that the output must have; None = any.
+      first: where `output` begins in what it is a part of, axis by axis: `detail` names places of the whole.
     """
     out, ref = np.atleast_1d(np.asarray(output, np.float64)), np.atleast_1d(np.asarray(reference, np.float64))
 
@@ -120,9 +126,9 @@ def judge(
     if np.isnan(ref).any():
         return failed("reference", f"{int(np.isnan(ref).sum()):,} elements of the reference are NaN: it judges nothing")
     if unwritten is not None and unwritten.any():
-        first = tuple(int(i) for i in np.argwhere(np.atleast_1d(unwritten))[0])
+        place = _place(np.argwhere(np.atleast_1d(unwritten))[0], first)
         share = 100 * unwritten.mean()
-        return failed("never written", f"{int(unwritten.sum()):,} elements ({share:.3g} %), the first at {list(first)}")
+        return failed("never written", f"{int(unwritten.sum()):,} elements ({share:.3g} %), the first at {place}")
     out, ref = _without_agreed_infinities(out, ref)
     if not ref.any():
         if out.any():
@@ -136,8 +142,8 @@ def judge(
         return failed("all zero", "every element of the output is zero")
     wrong = ~np.isfinite(out) | ~np.isfinite(ref)
     if wrong.any():
-        first = tuple(int(i) for i in np.argwhere(wrong)[0])
-        return failed("not finite", f"{int(wrong.sum()):,} elements differ in being finite, the first at {list(first)}")
+        place = _place(np.argwhere(wrong)[0], first)
+        return failed("not finite", f"{int(wrong.sum()):,} elements differ in being finite, the first at {place}")
     errors = row_error(out, ref, scale)
     worst = tuple(int(i) for i in np.unravel_index(int(errors.argmax()), errors.shape)) if errors.ndim else ()
     sizes = float(np.linalg.norm(out)), float(np.linalg.norm(ref))
@@ -147,17 +153,18 @@ def judge(
     verdict, detail = "pass", f"worst row {largest:.3g}"
     # where most rows cancel, size and direction as a whole say no more than the rows do
     bound = tolerance * max(1.0, float(np.linalg.norm(np.broadcast_to(scale, errors.shape))) / sizes[1])
-    row = f"row {list(worst)} is off by {largest:.3g} of its size, {tolerance:.3g} allowed"
+    row = f"row {_place(worst, first)} is off by {largest:.3g} of its size, {tolerance:.3g} allowed"
     whole = np.asarray(output).dtype.kind in "iub"
     if whole and largest > tolerance:
         apart = np.argwhere(out != ref)
         at = tuple(int(i) for i in apart[0])
         verdict = "rows"
-        detail = f"{len(apart):,} of {out.size:,} numbers differ, the first at {list(at)}: {out[at]:g} instead of {ref[at]:g}"
+        numbers = f"{out[at]:g} instead of {ref[at]:g}"
+        detail = f"{len(apart):,} of {out.size:,} numbers differ, the first at {_place(at, first)}: {numbers}"
     elif abs(magnitude - 1) > bound:
         verdict, detail = "magnitude", f"the output is {_times(magnitude)} times as large as the reference"
         if largest > tolerance and not _only_scaled(out, ref, magnitude, largest, scale):
-            verdict, detail = "rows", f"{row}, and {detail}"
+            verdict, detail = "rows", f"{row}, and {detail}" if abs(magnitude - 1) > _BY_THE_WAY * largest else row
     elif largest > tolerance:
         verdict, detail = "rows", row
     elif 1 - cosine > bound:
@@ -172,6 +179,11 @@ def judge(
         cosine=cosine,
         tolerance=tolerance,
     )
+
+
+def _place(place: Any, first: tuple[int, ...]) -> list[int]:
+    """An index as an index of the whole."""
+    return [int(i) + (first[axis] if axis < len(first) else 0) for axis, i in enumerate(place)]
 
 
 def _only_scaled(out: Array, ref: Array, magnitude: float, largest: float, scale: Array | float) -> bool:

@@ -55,6 +55,9 @@ def test_a_causal_mask_that_is_off_by_one_in_one_tile_is_seen(tmp_path, tile):
     record = _judged(tmp_path, masked, "attention_causal", **given)
     assert (record["passed"], record["stage"]) == (False, "times"), record["sentence"]
     assert f"of rows {tile * 128:,} to" in record["sentence"], record["sentence"]
+    assert "out equals what comes out if the mask is one ahead" in record["sentence"]
+    row = int(record["sentence"].split("row [")[1].split("]")[0])  # of the whole output
+    assert tile * 128 <= row < (tile + 1) * 128
 
 
 def test_a_wrong_block_is_seen_where_every_second_tile_goes_backwards(tmp_path):

@@ -203,3 +203,24 @@ def test_a_wrong_row_is_not_called_a_wrong_size():
     assert found.detail.startswith("row [5] is off by")
     assert "times as large" in found.detail
     assert judge(1.5 * reference, reference, tolerance=0.01).detail == "the output is 1.5 times as large as the reference"
+
+
+@pytest.mark.parametrize("wrong", [slice(200, 260), slice(0, 1), slice(3000, 4096)])
+def test_a_size_that_a_wrong_row_changes_by_the_way_is_not_said(wrong):
+    """The output is 1.0001 times as large, and no factor is missing."""
+    reference = np.random.default_rng(0).standard_normal((128, 4096))
+    output = reference.copy()
+    output[88, wrong] += 0.3
+    found = judge(output, reference, tolerance=2e-5)
+    assert (found.verdict, found.worst_row) == ("rows", (88,))
+    assert "row [88] is off by" in found.detail
+    assert "times as large" not in found.detail
+
+
+def test_places_of_a_part_are_those_of_the_whole():
+    reference = np.random.default_rng(0).standard_normal((1, 128, 64))
+    output = reference.copy()
+    output[0, 89] += 1
+    assert judge(output, reference, tolerance=0.01, first=(3, 2176, 0)).detail.startswith("row [3, 2265] is off by")
+    output[0, 89, 5] = np.nan
+    assert judge(output, reference, tolerance=0.01, first=(3, 2176)).detail.endswith("the first at [3, 2265, 5]")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from nki_hf.tools.judging.diagnosis import imprecision
+from nki_hf.tools.judging.imprecision import imprecision
 from nki_hf.tools.judging.precision import RATIOS
 from nki_hf.tools.judging.values import Checked, Outcome, Run, judged_on
 
@@ -29,7 +29,7 @@ def accepting(run: Run, found: Checked, request: Mapping[str, Any]) -> tuple[Run
     for words in run.task.accepted:
         other, outcomes = replace(run, accepted=words), list[Outcome]()
         for outcome in found.outcomes:
-            outcomes.append(judged_on(other, outcome.distribution, outcome.arrays, outcome.outputs))
+            outcomes.append(judged_on(other, outcome.distribution, outcome.arrays, outcome.outputs, outcome.first))
             if not _fine(run, outcomes[-1], request):
                 break
         else:

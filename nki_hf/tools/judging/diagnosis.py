@@ -19,7 +19,7 @@ from nki_hf.tools.judging.reference_mistakes import limited, mistakes
 from nki_hf.tools.judging.relations import factor_words, related
 from nki_hf.tools.judging.values import Checked, Outcome
 
-__all__ = ["constant", "explained", "imprecision", "matched", "named"]
+__all__ = ["constant", "explained", "matched", "named"]
 
 Array = np.ndarray[Any, Any]
 _TILE = 128
@@ -307,29 +307,3 @@ def _when(checks: Sequence[Checked]) -> str:
         right = [check.size for check in checks if check.size not in sizes]
         return f"it is right at size {right} and wrong at {sizes}: something follows one size"
     return ""
-
-
-_NARROW = 6.0
-"""Error ratio from which a 16-bit sum is no likely cause: one over four blocks has 1.4 to 3; float8_e4m3 rounds 16 times as
-coarsely as bfloat16."""
-
-
-def imprecision(outcome: Outcome, limit: float) -> str:
-    """What the error ratios say, empty if they are as they should be."""
-    found = outcome.precisions[outcome.least_exact] if outcome.precisions else None
-    if found is None or (found.ratio <= limit and found.factor_ratio <= 2 * limit):
-        return ""
-    if found.ratio > _NARROW:
-        return (
-            f"the error is {found.ratio:.1f} times that of exact arithmetic in this type: values or probabilities in an 8-bit "
-            "type, or sums over many blocks in a 16-bit type"
-        )
-    if found.factor_ratio > 2 * limit:
-        return (
-            f"rows as a whole are off by {found.factor_ratio:.1f} times what exact sums would leave (the error of elements is "
-            f"{found.ratio:.1f} times that of exact arithmetic): row sums or divisors in a 16-bit type"
-        )
-    return (
-        f"the error is {found.ratio:.1f} times that of exact arithmetic in this type: sums or accumulators in a 16-bit type, "
-        "or values rounded on the way"
-    )

@@ -1,25 +1,26 @@
 """The tiles of an output whose program is most unlike that of the others: a kernel that errs in few tiles errs there.
 
 Each tile of 128 rows has some numbers: how many instructions of a kind feed others, with which numbers in them, where memory
-is read, how often it leaves the steps of the others (tile_steps.py). Tiles of a loop agree in most of them, so a number that
-few tiles have is odd where most have another one. What is odd need not be wrong (a first or last tile may be another branch):
-it only says where values are worth a run.
+is read, how often it leaves the steps of the others (tile_steps.py), or the law by which numbers and places of a line follow
+from each other (tile_laws.py). Tiles of a loop agree in most of them, so a number that few tiles have is odd where most have
+another one. What is odd need not be wrong (a first or last tile may be another branch): it only says where values are worth a
+run.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import combinations
+from collections.abc import Iterator, Mapping
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
 
 from nki_hf.sim.run.play import Marks
-from nki_hf.sim.stream.events import Event
-from nki_hf.sim.stream.region_elements import elements_of
+from nki_hf.sim.stream.access_table import Ints
 from nki_hf.tools.judging.followed import Followed
+from nki_hf.tools.judging.tile_events import TileEvents, tile_events
+from nki_hf.tools.judging.tile_laws import left_laws
 from nki_hf.tools.judging.tile_steps import left_steps
 
 __all__ = ["odd_tiles"]
@@ -28,13 +29,14 @@ Array = np.ndarray[Any, Any]
 _MOST = 0.5
 """Share of the tiles that agree in a number, below which it says nothing."""
 _ODD = math.log(2)
-"""Least oddness; that of a number is the logarithm of how much rarer it is than the commonest, that of a step that is left the
-square of it, for few tiles of right kernels leave one that nearly all keep."""
+"""Least oddness; that of a number is the logarithm of how much rarer it is than the commonest, that of a step or a law that is
+left the square of it, for few tiles of right kernels leave one that nearly all keep."""
 _TILES, _EVENTS = 1024, 3_000_000
 """Tiles, and events of all tiles together, up to which they are compared."""
-_CHOSEN = 4
-"""Odd tiles at most."""
-_OPERATORS = ("op", "op0", "op1", "reduce", "perf_mode", "is_transpose")
+_SEEN = 0.25
+"""What an oddness counts that a tile before has, too."""
+_GIVEN, _HERE, _COUNT = "given", "here", "count"
+"""Kinds of a tile's numbers: a sum over forms, a place (another head is elsewhere), anything else."""
 
 
 def odd_tiles(
@@ -51,99 +53,93 @@ def odd_tiles(
     count = int(owner.max()) + 1
     if not 4 <= count <= _TILES:
         return []
-    tiles = [followed.sources(wanted) for wanted in _writers(owner.reshape(-1), number, followed.events, count)]
-    if sum(map(len, tiles)) > _EVENTS:
+    tiles = tile_events(owner, number, tape, followed, marks, per_head, _EVENTS)
+    if tiles is None:
         return []
-    numbers = _numbers_of(followed.events, tape, marks)
-    labels = _labels(followed.events)
-    found = [Counter(_features(tile, followed, labels, numbers)) for tile in tiles]
-    rarities = []
-    for name in sorted(set().union(*found), key=repr):
-        values = np.array([features[name] for features in found], np.int64)
-        if (rarity := _oddness(values, name, per_head)) is not None:
-            rarities.append(rarity)
-    for _, left in left_steps(tiles, followed, labels, numbers, tape["forms"], per_head):
+    rarities = [rarity for kind, values in _numbers(tiles) if (rarity := _oddness(values, kind, per_head)) is not None]
+    kinds: list[Array] = [np.round(rarity, 6) for rarity in rarities]
+    for _, left in chain(left_steps(tiles), left_laws(tiles)):
         rarities.append((left > 0) * math.log(count / np.count_nonzero(left)) ** 2)
-    if not rarities:
-        return []
-    by_tile = np.round(np.stack(rarities, 1), 6)
-    chosen: dict[bytes, int] = {}
-    for tile in np.argsort(-by_tile.sum(1), kind="stable").tolist():
-        if by_tile[tile].sum() < _ODD or len(chosen) == _CHOSEN:
+        kinds.append(left)
+    return _chosen(np.stack(rarities, 1), np.stack(kinds, 1)) if rarities else []
+
+
+def _chosen(rarities: Array, kinds: Array) -> list[int]:
+    """The odd tiles, the oddest first; what tiles before have, too, counts for less.
+
+    Args:
+      rarities: float64[tiles, numbers].
+      kinds: a number for each kind of oddness in the same place.
+    """
+    rarities, found = rarities.copy(), list[int]()
+    while len(found) < len(rarities):
+        sums = rarities.sum(1)
+        tile = int(sums.argmax())
+        if sums[tile] < _ODD:
             break
-        chosen.setdefault(by_tile[tile].tobytes(), tile)
-    return list(chosen.values())
-
-
-def _writers(owner: Array, number: int, events: Sequence[Event], count: int) -> list[list[int]]:
-    """By tile, the events that write elements of it."""
-    found: list[list[int]] = [[] for _ in range(count)]
-    for event in events:
-        for region in event.writes:
-            tiles = elements_of(owner, region) if region.buffer.number == number else None
-            for tile in () if tiles is None else np.unique(tiles).tolist():
-                found[tile].append(event.index)
+        found.append(tile)
+        rarities[kinds == kinds[tile]] *= _SEEN
+        rarities[tile] = 0
     return found
 
 
-def _numbers_of(events: Sequence[Event], tape: Mapping[str, Any], marks: Mapping[int, Marks]) -> list[int]:
-    """A number for what each event's instruction is given beside tensors: one for each form of the tape."""
-    found = [-1] * len(events)
-    for core, mark in marks.items():
-        for entry, begin, end in zip(tape["cores"][str(core)], mark.events, mark.events[1:], strict=False):
-            if entry[0] == "isa" and entry[2][0] == "f":
-                for index in range(begin, end):
-                    if events[index].core == core:
-                        found[index] = entry[2][1]
-    return found
+def _numbers(tiles: TileEvents) -> Iterator[tuple[str, Array]]:
+    """The numbers of all tiles, each with its kind."""
+    producers, ends = tiles.followed.pairs()
+    reached, of = _expanded(ends[tiles.events], ends[tiles.events + 1])
+    feeds = tiles.labels[producers[reached]] * (int(tiles.labels.max()) + 1) + tiles.label[of]
+    for values in _summed(feeds, tiles.owner[of], tiles.count):
+        yield _COUNT, values
+    weights = np.random.default_rng(0).integers(1, 1 << 31, int(tiles.given.max()) + 2)  # the last one is that of no form
+    for values in _summed(tiles.label, tiles.owner, tiles.count, weights[tiles.given[tiles.events]]):
+        yield _GIVEN, values
+    yield from _places(tiles)
 
 
-def _labels(events: Sequence[Event]) -> list[int]:
-    """A number for the line, opcode, operators and shapes of each event."""
+def _places(tiles: TileEvents) -> Iterator[tuple[str, Array]]:
+    """How many places of each input, and of what each line allocates, are read; the first, the last, and between inputs."""
+    table, count = tiles.followed.table, tiles.count
+    accesses, of = _expanded(table.starts[tiles.events], table.starts[tiles.events] + table.reads[tiles.events])
     known: dict[Any, int] = {}
-    found = []
-    for event in events:
-        operators = tuple(str(event.attrs[name]) for name in _OPERATORS if event.attrs.get(name))
-        shapes = tuple((region.shape, region.dtype.name) for region in (*event.reads, *event.writes))
-        key = event.file, event.line, event.opcode, operators, shapes
-        found.append(known.setdefault(key, len(known)))
-    return found
+    for buffer in sorted(table.buffers, key=lambda buffer: (buffer.role != "input", buffer.number)):
+        known.setdefault(buffer.number if buffer.role == "input" else (buffer.file, buffer.line), len(known))
+    read = [known[buffer.number if buffer.role == "input" else (buffer.file, buffer.line)] for buffer in table.buffers]
+    offsets, place = np.unique(np.array([form.offset for form in table.forms], np.int64), return_inverse=True)
+    group = np.array(read, np.int64)[table.buffer[accesses]] * count + tiles.owner[of]
+    distinct = np.unique(group * len(offsets) + place[table.form[accesses]])
+    groups, begins, counts = np.unique(distinct // len(offsets), return_index=True, return_counts=True)
+    values: Array = np.zeros((3, len(known) * count), np.int64)
+    values[:, groups] = counts, offsets[distinct[begins] % len(offsets)], offsets[distinct[begins + counts - 1] % len(offsets)]
+    values = values.reshape(3, len(known), count)
+    for many, first, last in values.swapaxes(0, 1):
+        if many.any():
+            yield from ((_COUNT, many), (_HERE, first), (_HERE, last))
+    inputs = [i for of, i in known.items() if isinstance(of, int) and values[0, i].any()]
+    for one, other in combinations(inputs, 2):
+        for edge in (1, 2):
+            yield _COUNT, values[edge, other] - values[edge, one]
 
 
-def _features(
-    tile: Sequence[int], followed: Followed, labels: Sequence[int], numbers: Sequence[int]
-) -> dict[tuple[Any, ...], int]:
-    """The numbers of a tile, each by a name."""
-    found: Counter[tuple[Any, ...]] = Counter()
-    given: dict[int, Counter[int]] = {}
-    places: dict[Any, set[int]] = {}
-    for index in tile:
-        label = labels[index]
-        given.setdefault(label, Counter())[numbers[index]] += 1
-        for producer in followed.producers(index):
-            found["feeds", labels[producer], label] += 1
-        for region in followed.events[index].reads:
-            buffer = region.buffer
-            of = buffer.number if buffer.role == "input" else (buffer.file, buffer.line)
-            places.setdefault(of, set()).add(region.offset)
-    for label, forms in given.items():
-        found["given", label] = hash(tuple(sorted(forms.items())))
-    for of, offsets in places.items():
-        found["places", of] = len(offsets)
-        found["first", of] = min(offsets)
-        found["last", of] = max(offsets)
-    for one, other in combinations(sorted(of for of in places if isinstance(of, int)), 2):
-        for name in ("first", "last"):
-            found[name, one, other] = found[name, other] - found[name, one]
-    return found
+def _expanded(begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """All numbers from each begin to its end, one range after the other, and the range that each is of."""
+    counts = ends - begins
+    of = np.repeat(np.arange(len(counts)), counts)
+    return np.arange(int(counts.sum())) + np.repeat(begins - (np.cumsum(counts) - counts), counts), of
 
 
-def _oddness(values: Array, name: tuple[Any, ...], per_head: int) -> Array | None:
+def _summed(keys: Ints, owner: Ints, count: int, weights: Ints | None = None) -> Array:
+    """How often each key is there in each tile, or the sum of its weights, int64[keys, tiles]."""
+    found, inverse = np.unique(keys, return_inverse=True)
+    sums = np.bincount(inverse * count + owner, weights, len(found) * count)
+    return sums.astype(np.int64).reshape(-1, count)
+
+
+def _oddness(values: Array, kind: str, per_head: int) -> Array | None:
     """How odd each tile is by one number, as it is or by how it grows from tile to tile of a head; None if it says nothing."""
-    if name[0] == "given":
+    if kind == _GIVEN:
         return _rarity(values)
     rows = values.reshape(-1, per_head)
-    if name[0] in ("first", "last") and len(name) == 2:  # another head is elsewhere
+    if kind == _HERE:
         rows = rows - rows[:, :1]
     found = _rarity(rows)
     if found is None and per_head > 3:

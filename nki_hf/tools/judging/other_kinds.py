@@ -16,8 +16,9 @@ from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.stream.events import Event
 from nki_hf.tasks import Task
 from nki_hf.tools.judging.accepted import accepting
-from nki_hf.tools.judging.diagnosis import imprecision
+from nki_hf.tools.judging.diagnosis import named
 from nki_hf.tools.judging.findings import Failed, finding
+from nki_hf.tools.judging.imprecision import imprecision
 from nki_hf.tools.judging.line_words import line_words
 from nki_hf.tools.judging.ours import packed_by
 from nki_hf.tools.judging.precision import RATIOS
@@ -53,10 +54,13 @@ _MOVES = ("dma_copy", "loop_entry", "loop_turn", "core_barrier", "memset")
 
 @dataclass
 class Use:
-    """How a kind is used: the first instruction's file and line, and the elements that all of them read and write."""
+    """How a kind is used: the first instruction's file and line, how many there are, and the elements that all of them read and
+    write.
+    """
 
     file: str
     line: int
+    count: int = 0
     elements: int = 0
 
 
@@ -69,6 +73,7 @@ def kinds_of(events: Iterable[Event], outputs: Collection[int]) -> dict[Kind, Us
         given = [f"{name}={event.attrs[name]}" for name in _ATTRIBUTES if event.attrs.get(name)]
         types = [",".join(region.dtype.name for region in regions) for regions in (event.reads, event.writes)]
         use = found.setdefault((event.opcode, *given, f"{types[0]} -> {types[1]}"), Use(event.file, event.line))
+        use.count += 1
         use.elements += sum(region.elements for region in (*event.reads, *event.writes))
     return found
 
@@ -131,10 +136,23 @@ def otherwise(
         expected = expected_growth(first, smaller.elements if smaller else 0, last, before.elements, size)
         expected = min(expected, before.elements * most)  # what grew faster than all of the program had only begun
         found = timed[kind].elements if kind in timed else 0
-        if found < _LEAST * expected:
+        if found < _LEAST * expected and not _once_per_tile(judged, timed, kind, size):
             words = f"has {found:,} elements in {' '.join(kind)}, and the smaller sizes lead to {expected:,.0f}"
             return f"{words} ({line_words(own, before.file, before.line)})", before.file, before.line
     return None
+
+
+def _once_per_tile(judged: Mapping[int, Mapping[Kind, Use]], timed: Mapping[Kind, Use], kind: Kind, size: int) -> bool:
+    """True if instructions of a kind become as many more as tiles do, and none smaller: the last block of a tile, on a mask's
+    diagonal, grows only up to the size of a block.
+    """
+    last = max(judged)
+    before, now = judged[last][kind], timed.get(kind)
+    if now is None or any(kind not in found for found in judged.values()):
+        return False
+    counts = {**{at: found[kind].count for at, found in judged.items()}, size: now.count}
+    linear = all(abs(count * last - before.count * at) < max(at, last) for at, count in counts.items())
+    return linear and now.elements * before.count >= before.elements * now.count
 
 
 def judge_there(
@@ -144,6 +162,7 @@ def judge_there(
     trace: Mapping[str, Any],
     launched: Launched,
     what: tuple[str, str, int] | None,
+    is_cheap: bool,
 ) -> None:
     """Judge the values of a timed size.
 
@@ -151,7 +170,8 @@ def judge_there(
       request, task: of the judgement.
       asked, trace: the launch, and what the kernel's process answered.
       launched: `with_values` of it.
-      what: why it is judged: words, file and line; None = because it costs little, on one distribution.
+      what: why it is judged: words, file and line; None = on one distribution.
+      is_cheap: whether that costs little; the cause of what is wrong is looked for then.
 
     Raises:
       Failed: an output is wrong there.
@@ -170,7 +190,8 @@ def judge_there(
         raise failed(f"{said} {fault.record.instruction}: {fault.record.message}", file, line) from None
     _, found = accepting(run, found, request)
     if wrong := wrong_in(found, run, request):
-        raise failed(f"{said} {wrong}", file, line)
+        cause = named(task, [found]) if is_cheap else ""
+        raise failed(f"{said} {wrong}{cause and f'; {cause}'}", file, line)
     if found.count:
         raise failed(f"{said} {found.count}", file, line)
 

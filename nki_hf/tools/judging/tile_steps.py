@@ -6,14 +6,14 @@ instructions, and is given the same numbers or numbers that grow by a step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from nki_hf.sim.stream.access_table import Ints
-from nki_hf.sim.stream.events import Event
-from nki_hf.tools.judging.followed import Followed
+from nki_hf.tools.judging.given_numbers import Given
+from nki_hf.tools.judging.tile_events import TileEvents
 
 __all__ = ["left_steps"]
 
@@ -26,38 +26,26 @@ _KNOWN = 3
 """Steps from tile to tile from which the usual one is told."""
 
 
-def left_steps(
-    tiles: Sequence[Sequence[int]],
-    followed: Followed,
-    labels: Sequence[int],
-    numbers: Sequence[int],
-    forms: Sequence[Any],
-    per_head: int,
-) -> Iterator[tuple[tuple[Any, ...], Ints]]:
+def left_steps(tiles: TileEvents) -> Iterator[tuple[tuple[Any, ...], Ints]]:
     """By a name, how often each tile leaves the steps of the others; only where one does.
 
-    Args:
-      tiles: the events that each follows from; they are numbered head by head.
-      followed: what follows from what.
-      labels: of each event, a number for its line, operators and shapes.
-      numbers, forms: of each event, the number of the form of its operands beside tensors, and the forms of the tape.
-      per_head: tiles of each head, or of each entry of a batch; where they are too few, heads are compared as tiles are.
+    Where the tiles of a head are too few, heads are compared as tiles are.
     """
-    per_head = per_head if per_head > _KNOWN else len(tiles)
-    events = np.concatenate([np.sort(np.array(tile, np.int64)) for tile in tiles])
-    owner = np.repeat(np.arange(len(tiles)), [len(tile) for tile in tiles])
-    label = np.array(labels, np.int64)[events]
+    per_head = tiles.per_head if tiles.per_head > _KNOWN else tiles.count
+    events, owner, label = tiles.events, tiles.owner, tiles.label
     rank = _ranks(owner, label)
-    values = {name: column[events] for name, column in _columns(followed.events).items()}
-    values["operands"] = _operands(tiles, events, owner, rank, label, followed)
-    given = _Given(numbers, forms)
+    values = {name: column[events] for name, column in tiles.offsets.items()}
+    values["operands"] = _operands(tiles, rank)
+    given = Given(tiles)
     order = np.argsort(label, kind="stable")
     for chosen in np.split(order, np.flatnonzero(np.diff(label[order])) + 1):
         count = int(rank[chosen].max()) + 1
-        if len(tiles) * count > _SPACE:
+        if tiles.count * count > _SPACE:
             continue
         for name, column in (*((name, found[chosen]) for name, found in values.items()), *given.of(events[chosen])):
-            table = np.full((len(tiles), count), np.nan)
+            if np.isnan(column[0]) or (column == column[0]).all():  # all of a line have an operand, or none
+                continue
+            table = np.full((tiles.count, count), np.nan)
             table[owner[chosen], rank[chosen]] = column
             left = _left(table.reshape(-1, per_head, count)).reshape(-1)
             if left.any():
@@ -66,7 +54,7 @@ def left_steps(
 
 def _ranks(owner: Ints, label: Ints) -> Ints:
     """How many events of the same label each tile has before each of its events."""
-    order = np.lexsort((np.arange(len(owner)), label, owner))
+    order = np.lexsort((label, owner))
     group = np.stack([owner[order], label[order]])
     begins = np.ones(len(order), np.bool_)
     begins[1:] = (np.diff(group, axis=1) != 0).any(0)
@@ -76,24 +64,14 @@ def _ranks(owner: Ints, label: Ints) -> Ints:
     return found
 
 
-def _columns(events: Sequence[Event]) -> dict[str, Array]:
-    """Where each event reads and writes, by operand; NaN where it has none."""
-    found: dict[str, Array] = {}
-    for kind in ("reads", "writes"):
-        regions = [getattr(event, kind) for event in events]
-        for place in range(max(map(len, regions), default=0)):
-            offsets = [each[place].offset if place < len(each) else np.nan for each in regions]
-            found[f"{kind}{place}"] = np.array(offsets, np.float64)
-    return found
-
-
-def _operands(tiles: Sequence[Sequence[int]], events: Ints, owner: Ints, rank: Ints, label: Ints, followed: Followed) -> Array:
+def _operands(tiles: TileEvents, rank: Ints) -> Array:
     """A number for which events of its tile each event takes results from; it grows by a step where all of them do."""
+    events, owner, label, followed = tiles.events, tiles.owner, tiles.label, tiles.followed
     weights = np.random.default_rng(0).integers(1, 1 << 20, int(label.max()) + 1)  # one line's events are not another's
     found = np.zeros(len(events))
     place = np.zeros(len(followed.events), np.int64)
     pairs, starts = followed.pairs()
-    for tile in range(len(tiles)):
+    for tile in range(tiles.count):
         mine = slice(*np.searchsorted(owner, [tile, tile + 1]))
         place[events[mine]] = weights[label[mine]] * (rank[mine] + 1)
         counts = starts[events[mine] + 1] - starts[events[mine]]
@@ -102,44 +80,6 @@ def _operands(tiles: Sequence[Sequence[int]], events: Ints, owner: Ints, rank: I
         sums = np.concatenate([[0], np.cumsum(place[pairs[reached]])])
         found[mine] = sums[ends] - sums[ends - counts]
     return found
-
-
-class _Given:
-    """Numbers that instructions are given beside tensors."""
-
-    def __init__(self, numbers: Sequence[int], forms: Sequence[Any]) -> None:
-        self._numbers = np.array(numbers, np.int64)
-        self._forms = forms
-        self._known: dict[int, tuple[float, ...]] = {}
-
-    def of(self, events: Ints) -> Iterator[tuple[str, Array]]:
-        """A column for each number of the forms of some events; none where all have one form, or other ones."""
-        mine = self._numbers[events]
-        different = np.unique(mine)
-        if len(different) < 2 or different[0] < 0:
-            return
-        found = [self._of_form(int(form)) for form in different]
-        if len({len(item) for item in found}) > 1:
-            return
-        table = np.array(found)[np.searchsorted(different, mine)]
-        for column in np.flatnonzero((table != table[:1]).any(0)).tolist():
-            yield f"given{column}", table[:, column]
-
-    def _of_form(self, form: int) -> tuple[float, ...]:
-        if form not in self._known:
-            self._known[form] = tuple(_flat(self._forms[form]))
-        return self._known[form]
-
-
-def _flat(value: Any) -> Iterator[float]:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        yield float(value)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _flat(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _flat(item)
 
 
 def _left(table: Array) -> Ints:

@@ -141,7 +141,7 @@ def _timed(
         return row
     row["values"] = _JUDGED
     there = there or with_values(request, task, trace, played, f"at size {size:,}")
-    judge_there(request, task, trace, played, there, what)
+    judge_there(request, task, trace, played, there, what, is_cheap)
     if what is not None:
         found["warnings"].append(f"at size {size:,} the kernel {what[0]}: values were judged there as well")
     return row

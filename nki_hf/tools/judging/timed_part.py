@@ -23,6 +23,7 @@ from nki_hf.sim.run.shortened import shortened, torn
 from nki_hf.sim.stream.events import Event, Region
 from nki_hf.sim.stream.region_elements import elements_of
 from nki_hf.tools.judging.accepted import accepting
+from nki_hf.tools.judging.diagnosis import matched
 from nki_hf.tools.judging.followed import Bools, Followed
 from nki_hf.tools.judging.layouts import layout_of, placed
 from nki_hf.tools.judging.odd_tiles import odd_tiles
@@ -128,10 +129,14 @@ def _wrong_tile(
         except KernelFault as fault:
             return f"{words}: {fault.record.instruction}: {fault.record.message}"
     outputs = [output[index] for output in in_layout(run, result.outputs)]
-    outcome = judged_on(run, "normal", part_of(run, arrays, index), outputs)
+    outcome = judged_on(run, "normal", part_of(run, arrays, index), outputs, tuple(place.start for place in index))
     found = Checked(size=run.size, outcomes=[outcome], depends_on_memory=False, count="", result=result)
     wrong = wrong_in(accepting(run, found, request)[1], run, request)
-    return f"{words}: {wrong}" if wrong else ""
+    if not wrong:
+        return ""
+    cause = matched(run.task, [found])
+    known = cause and "comes out if in " not in cause  # places there would be those of the tile
+    return f"{words}: {wrong}{f'; {cause}' if known else ''}"
 
 
 def _shape_of(shape: tuple[int, ...], own: str, given: str) -> tuple[int, ...] | None:

@@ -14,6 +14,7 @@ from nki_hf.tasks import Task
 from nki_hf.tools.judging import against, diagnosis
 from nki_hf.tools.judging.budget import Budget
 from nki_hf.tools.judging.findings import Failed, finding, of_fault
+from nki_hf.tools.judging.imprecision import imprecision, narrow_sums
 from nki_hf.tools.judging.line_words import line_words
 from nki_hf.tools.judging.not_finite import first_not_finite
 from nki_hf.tools.judging.precision import RATIOS
@@ -81,8 +82,9 @@ def judge_values(
             o.judgements[o.wrong or 0].row_error < 16 * o.judgements[o.wrong or 0].tolerance for _, o in bad[:1]
         )
         if not record["diagnosis"] and bad and slight and request["dtype"] != "float32":
-            found_words = [diagnosis.imprecision(o, RATIOS[task.ideal is not None]) for item in checks for o in item.outcomes]
-            inexact = next(filter(None, found_words), "")
+            limit = RATIOS[task.ideal is not None]
+            said = [narrow_sums(o, limit) for item in checks for o in item.outcomes if imprecision(o, limit)]
+            inexact = said[0] if said and all(said) else ""
             record["diagnosis"] = inexact and (diagnosis.explained(task, checks, budget) or inexact)
         if not record["diagnosis"] and bad:
             record["diagnosis"] = diagnosis.named(task, checks, budget)
@@ -105,7 +107,7 @@ def judge_values(
     if request["dtype"] in ("bfloat16", "float16") and not request["rtol"]:
         for check in checks:
             for outcome in check.outcomes:
-                words = diagnosis.imprecision(outcome, RATIOS[task.ideal is not None])
+                words = imprecision(outcome, RATIOS[task.ideal is not None])
                 if words:
                     record["diagnosis"] = words
                     message = f"{task.outputs[outcome.least_exact]} at size {check.size}: {words}"

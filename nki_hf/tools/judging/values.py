@@ -66,7 +66,9 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One distribution: the judgement of each output, and what is needed to find out more."""
+    """One distribution: the judgement of each output, and what is needed to find out more. `first` is where the outputs begin
+    in those that they are a part of, axis by axis.
+    """
 
     distribution: str
     arrays: Mapping[str, Array]
@@ -74,6 +76,7 @@ class Outcome:
     references: Sequence[Array]
     judgements: Sequence[Judgement]
     precisions: Sequence[Precision | None]
+    first: tuple[int, ...] = ()
 
     @property
     def least_exact(self) -> int:
@@ -180,9 +183,11 @@ def other_draw(run: Run, trace: Mapping[str, Any], options: SimOptions, lnc: int
     return judged_on(run, "normal", arrays, replayed(run, first.program, trace, arrays, options, lnc))
 
 
-def judged_on(run: Run, distribution: str, arrays: Mapping[str, Array], outputs: Sequence[Array]) -> Outcome:
-    """The judgement of outputs in the task's layout on these inputs."""
-    return _outcome(run, distribution, arrays, outputs, None)
+def judged_on(
+    run: Run, distribution: str, arrays: Mapping[str, Array], outputs: Sequence[Array], first: tuple[int, ...] = ()
+) -> Outcome:
+    """The judgement of outputs in the task's layout on these inputs; `first` as in `Outcome`."""
+    return _outcome(run, distribution, arrays, outputs, None, first)
 
 
 def replayed(
@@ -213,7 +218,12 @@ def in_layout(run: Run, outputs: Sequence[Array]) -> list[Array]:
 
 
 def _outcome(
-    run: Run, distribution: str, arrays: Mapping[str, Array], outputs: Sequence[Array], unwritten: Sequence[Any] | None
+    run: Run,
+    distribution: str,
+    arrays: Mapping[str, Array],
+    outputs: Sequence[Array],
+    unwritten: Sequence[Any] | None,
+    first: tuple[int, ...] = (),
 ) -> Outcome:
     task = run.task
     constants = dict(task.constants(run.size))
@@ -243,12 +253,19 @@ def _outcome(
         tolerance = run.rtol or _tolerance(task, best, reference, size, dtype)
         written = unwritten[i] if unwritten is not None and i < len(unwritten) else None
         written = None if written is None or written.shape != reference.shape else written
-        found.append(judge(output, reference, tolerance=tolerance, unwritten=written, scale=size, dtype=NUMPY_DTYPES[dtype]))
+        kind = NUMPY_DTYPES[dtype]
+        found.append(judge(output, reference, tolerance=tolerance, unwritten=written, scale=size, dtype=kind, first=first))
         normal = distribution == "normal" and output.shape == reference.shape
         finite = normal and np.isfinite(_wide(output, np.float64)).all()
         shown.append(precision(_wide(output, np.float64), best, reference) if finite else None)
     return Outcome(
-        distribution=distribution, arrays=arrays, outputs=outputs, references=references, judgements=found, precisions=shown
+        distribution=distribution,
+        arrays=arrays,
+        outputs=outputs,
+        references=references,
+        judgements=found,
+        precisions=shown,
+        first=first,
     )
 
 
