@@ -22,8 +22,8 @@ NARROW = 6.0
 coarsely as bfloat16."""
 _MOST, _THIRD = 2 / 3, 1 / 3
 """Shares of the rows, or of the columns, that err least beyond an ideal kernel: the error of narrow sums is still there, that
-of a wrong place is not. Half of the rows of a causal kernel have sums over several blocks where it has two; 8-bit values reach all
-of them."""
+of a wrong place is not. Half of the rows of a causal kernel have sums over several blocks where it has two; 8-bit values reach
+all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
