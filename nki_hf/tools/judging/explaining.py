@@ -62,7 +62,9 @@ def best(
         return which.said(alike, found)
     words = found or (f"in {place} {found_there}" if found_there else "")
     last = which if found else which_there
-    return words and last and words + _but_for(result(last, task, check, arrays, number), output, reference, tolerance)
+    if last is None:
+        return ""
+    return words + _but_for(result(last, task, check, arrays, number), output, reference, tolerance)
 
 
 def _but_for(other: Array | None, output: Array, reference: Array, tolerance: float) -> str:
