@@ -53,6 +53,20 @@ SUMS = Task(
     at=(256,),
     dtype="float32",
 )
+GATED = Task(
+    name="gated",
+    about="",
+    arrays=lambda n: {"x": ((4, n, 32), FLOAT), "y": ((4, n, 32), FLOAT)},
+    reference=lambda x, y: np.tanh(x) * y,
+    flops=lambda n: n,
+    check=(256,),
+    at=(256,),
+    dtype="float32",
+    wrong={
+        "each head has the gate of the next": lambda x, y: np.tanh(x[[1, 2, 3, 0]]) * y,
+        "x is not gated": lambda x, y: x * y,
+    },
+)
 STEP = Task(
     name="step",
     about="",
@@ -274,3 +288,25 @@ def test_a_factor_is_named_by_the_length_that_it_comes_from(factor, words):
     found = factor_words(factor, (384, 1024))
     assert words in found
     assert bool(found) == bool(words)
+
+
+def stray(right, found, heads, row):
+    """`found` in some heads, the right output in the others, and two rows of head 3 that are zero."""
+    out = right.copy()
+    out[heads] = found[heads]
+    out[3, row : row + 2] = 0
+    return out
+
+
+@pytest.mark.parametrize(("heads", "row"), [([1], 64), ([1, 2], 200), ([0, 2], 0)])
+def test_a_few_wrong_rows_of_another_head_are_said_beside_a_mistake_that_explains_the_rest(heads, row):
+    shifted = told(GATED, lambda x, y: stray(np.tanh(x) * y, np.tanh(x[[1, 2, 3, 0]]) * y, heads, row))
+    assert f"in heads {heads} each head has the gate of the next, but for 2 wrong rows, the first [3, {row}]" in shifted
+    noise = np.random.default_rng(7).standard_normal((4, 256, 32))
+    unknown = told(GATED, lambda x, y: stray(np.tanh(x) * y, noise, heads, row))
+    assert f"is wrong in heads {heads} of [4, 256, 32], and in 2 rows of heads [3]" in unknown
+
+
+def test_a_mistake_that_explains_all_wrong_rows_needs_no_more_words():
+    assert told(GATED, lambda x, y: np.tanh(x[[1, 2, 3, 0]]) * y).endswith("each head has the gate of the next")
+    assert told(GATED, lambda x, y: x * y).endswith("x is not gated")

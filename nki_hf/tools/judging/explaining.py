@@ -9,9 +9,10 @@ import numpy as np
 
 from nki_hf.tasks import Task
 from nki_hf.tasks.in_range import InRange
-from nki_hf.tools.judging.patterns import off, parts, wide
+from nki_hf.tools.judging.patterns import few_rows, off, parts, wide
 from nki_hf.tools.judging.under_way import under_way
 from nki_hf.tools.judging.values import Checked, Outcome
+from nki_hf.tools.verify_judge import row_error
 
 __all__ = ["Mistake", "best", "compared_in", "exact", "holds_most", "result", "wrong_part"]
 
@@ -33,6 +34,7 @@ def best(
     least = _near(output, reference, tolerance)
     found, share, worst = "", 0.0, np.inf
     which: Callable[..., Any] | None = None
+    which_there: Callable[..., Any] | None = None
     found_there, least_there = "", _near(output[part], reference[part], tolerance)
     arrays = exact(outcome.arrays, compared_in(outcome, number))
     for words, function in _likely_first(mistakes, task, arrays, outcome, number, over):
@@ -52,13 +54,29 @@ def best(
                 break
         elif place and not found and (left := off(output[part], other[part])) < least_there:
             if _agreeing(function, task, check, number, part)[0]:
-                found_there, least_there = words, left / 2
+                found_there, least_there, which_there = words, left / 2, function
     if isinstance(which, InRange) and not over():
         tried = {value: _agreeing(which.instead(value), task, check, number, ...) for value in which.values}
         best_left = min(left for _, left in tried.values())
         alike = [value for value, (of, left) in tried.items() if of >= share and left < max(1.0, 2 * best_left)]
         return which.said(alike, found)
-    return found or (f"in {place} {found_there}" if found_there else "")
+    words = found or (f"in {place} {found_there}" if found_there else "")
+    last = which if found else which_there
+    if last is None:
+        return ""
+    return words + _but_for(result(last, task, check, arrays, number), output, reference, tolerance)
+
+
+def _but_for(other: Array | None, output: Array, reference: Array, tolerance: float) -> str:
+    """The rows that are wrong and that a mistake does not explain, in words."""
+    if other is None or output.ndim < 2:
+        return ""
+    left, whole = (np.linalg.norm(output - item, axis=-1) for item in (other, reference))
+    stray = (row_error(output, reference) > 4 * tolerance) & (left > whole / 2)
+    if not stray.any():
+        return ""
+    first = [int(i) for i in np.argwhere(stray)[0]]
+    return f", but for {np.count_nonzero(stray):,} wrong rows, the first {first}"
 
 
 def _likely_first(
@@ -133,6 +151,7 @@ def wrong_part(output: Array, reference: Array, tolerance: float) -> tuple[Any, 
     wrong = np.abs(output - reference) > tolerance * np.abs(reference).mean() * 3
     if output.ndim < 2 or not 0 < wrong.mean() < 1:
         return ..., ""
+    wrong &= ~few_rows(wrong)[..., None, None]
     axes = [np.flatnonzero(wrong.any(tuple(i for i in range(wrong.ndim) if i != axis))) for axis in range(wrong.ndim)]
     if np.prod([len(index) for index in axes]) > 0.8 * wrong.size:
         return ..., ""

@@ -7,11 +7,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["added_up", "everywhere", "misplaced", "off", "parts", "permuted", "rounded", "where", "wide"]
+__all__ = ["added_up", "everywhere", "few_rows", "misplaced", "off", "parts", "permuted", "rounded", "where", "wide"]
 
 Array = np.ndarray[Any, Any]
 _TILE = 128
 _MOST_BLOCKS = 64
+_FEW = 0.1
+"""Share of the wrong rows of the worst head below which a head is not called wrong as a whole."""
 
 
 def wide(array: Array) -> Array:
@@ -101,10 +103,22 @@ def where(name: str, what: str, wrong: Array) -> str:
         return ""
     if words := _beginnings(wrong):
         return f"{name} is {what} in {words} of {list(wrong.shape)}"
+    few = few_rows(wrong)
+    if few.any():
+        most = wrong & ~few[..., None, None]
+        rows = int(np.count_nonzero((wrong & few[..., None, None]).any(-1)))
+        words = f"{' and '.join(parts(most))} of {list(wrong.shape)}, and in {rows:,} rows of heads"
+        return f"{name} is {what} in {words} {np.flatnonzero(few).tolist()[:8]}"
     wrongs = parts(wrong)
     if not wrongs and (right := parts(~wrong)):
         return f"{name} is {what} except in {' and '.join(right)} of {list(wrong.shape)}"
     return f"{name} is {what} in {' and '.join(wrongs)} of {list(wrong.shape)}" if wrongs else ""
+
+
+def few_rows(wrong: Array) -> Array:
+    """The heads that have few wrong rows beside the worst one, bool in the shape of the axes before rows and columns."""
+    rows = wrong.any(-1).sum(-1)
+    return np.asarray((rows > 0) & (rows < _FEW * rows.max()))
 
 
 def _beginnings(wrong: Array) -> str:

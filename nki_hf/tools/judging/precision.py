@@ -21,8 +21,8 @@ NARROW = 6.0
 """Error ratio from which a 16-bit sum is no likely cause: one over four blocks has 1.4 to 3; float8_e4m3 rounds 16 times as
 coarsely as bfloat16."""
 _MOST, _THIRD = 2 / 3, 1 / 3
-"""Shares of the rows, or of the columns, that err least beyond an ideal kernel: the error of narrow sums is still there, that
-of a wrong place is not. Half of the rows of a causal kernel have sums over several blocks where it has two; 8-bit values reach
+"""Shares of the rows, or of the columns, that err least beyond an ideal kernel: narrow sums are inexact there, too, and a wrong
+place is not among them. Half of the rows of a causal kernel have sums over several blocks where it has two; 8-bit values reach
 all of them."""
 
 
