@@ -26,6 +26,9 @@ _D = 128
 _LOW = 32.0
 """Keys of `negative` inputs are so many times as large as usual: with 128 columns scores are about -230, all below -110."""
 
+_RISING = 0.7, 1.4
+"""How large the first and the last keys are, of 1, where maxima rise: early ones still have weight."""
+
 
 def _inputs(shapes: dict[str, tuple[int, ...]], distribution: str, rng: np.random.Generator) -> dict[str, Array]:
     """q, k, v (and more) as nki_hf.testing draws them: unit normal, wide, one long key, equal scores, negative scores."""
@@ -39,6 +42,8 @@ def _inputs(shapes: dict[str, tuple[int, ...]], distribution: str, rng: np.rando
         k[...] = k[..., :1, :]
     elif distribution == "uneven_rows":
         q *= 4.0 ** np.trunc(levels(q.shape[-2], rng) / 6 * 3)  # most rows as they are: tiny numbers take long
+    elif distribution == "rising_maximum":  # in nearly every block the maximum of some row moves, also of few rows
+        k *= np.linspace(*_RISING, k.shape[-2])[:, None]
     elif distribution == "negative":
         np.abs(q, out=q)
         np.negative(np.abs(k), out=k)
@@ -98,7 +103,7 @@ def attention_task(name: str, about: str, heads: int, kv_heads: int, rows: Calla
         part=part,
         scale=scaled(lambda q, k, v: summed(q, k, v, causal, window)),
         mask={**({"ahead": 1} if causal else {}), **({"window": window} if window else {})},
-        distributions=("uneven_rows",),
+        distributions=("uneven_rows", "rising_maximum"),
         family="decode attention" if name == "attention_decode" else "attention",
         **words,
     )

@@ -182,8 +182,9 @@ def judge_there(
     run, first, arrays = launched
     options = SimOptions(chip=get_chip(asked["chip"]), third_party=True, record=True, checks=False)
     distributions = distributions_of(task, 1)[: None if what else 1]
-    if what:  # rows of other sizes show what is taken from another tile (a maximum)
-        distributions += tuple(name for name in ("uneven_rows",) if name in distributions_of(task, 0))
+    # rows of other sizes show what is taken from another tile (a maximum), rising ones what is kept of an earlier block
+    more = ("uneven_rows", "rising_maximum") if what else ("rising_maximum",)
+    distributions += tuple(name for name in more if name in distributions_of(task, 0) and name not in distributions)
     try:
         found = checked(run, trace, options, request["lnc"], request["seed"], distributions, first, arrays)
     except KernelFault as fault:
