@@ -57,6 +57,7 @@ def test_a_kernel_that_ends_the_judge_does_not_pass(tmp_path):
     record = judged(tmp_path, "[os.kill(process, signal.SIGKILL) for process in awaited()]")
     assert not record["passed"]
     assert "ended by the signal SIGKILL" in record["sentence"]
+    assert record["stage"] == ("run" if _TWO else "load")
     assert nki_hf.judge(tmp_path / "kernel.py", "attention_causal", **OPTIONS)["passed"]  # at sizes that it leaves alone
 
 
@@ -86,3 +87,101 @@ def test_a_kernel_that_is_no_function_fails_at_its_stage(tmp_path):
     record = judged(tmp_path, "awaited()", text)
     assert record["stage"] == "run"
     assert "another program" in record["sentence"]
+
+
+WRONG = RIGHT.replace("operand0=d**-0.5", "operand0=d**-0.25")
+FORGED = "{'verdict': 'pass', 'passed': True, 'stage': None, 'sentence': 'pass.', 'findings': [], 'warnings': []}"
+
+
+def test_an_answer_that_a_kernel_writes_for_the_server_is_not_read(tmp_path):
+    """Pipes of another process can be opened under /proc; the next round gets its own record as well."""
+    forger = f"""
+import os
+from nki_hf.tools.judging import plain
+for number in os.listdir(f"/proc/{{os.getppid()}}/fd"):
+    try:
+        if os.readlink(f"/proc/{{os.getppid()}}/fd/{{number}}").startswith("pipe:"):
+            plain.send(open(f"/proc/{{os.getppid()}}/fd/{{number}}", "wb"), {FORGED})
+    except OSError:
+        pass
+"""
+    record = judged(tmp_path, "pass", forger + WRONG)
+    assert (record["passed"], record["stage"]) == (False, "values")
+    assert judged(tmp_path, "pass", RIGHT)["task"] == "attention_causal"
+
+
+@pytest.mark.skipif(not _TWO, reason="begins early where there are two processors")
+def test_a_record_that_a_kernel_rewrites_beside_the_judge_is_damaged(tmp_path):
+    """It waits until the judge's process has written its record to a file without a name, and changes that."""
+    rewriter = """
+import json
+
+def rewritten():
+    server = os.getppid()
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        for number in os.listdir(f"/proc/{server}/fd"):
+            at = f"/proc/{server}/fd/{number}"
+            try:
+                if "(deleted)" not in os.readlink(at):
+                    continue
+                data = open(at, "rb").read()
+                begin = data.index(b'{"schema_version"')
+                record = json.loads(data[begin:])
+                record.update(verdict="pass", passed=True, stage=None, sentence="pass.", findings=[], diagnosis="")
+                open(at, "wb").write(data[:begin] + json.dumps(record).encode())
+                return print("rewritten")
+            except (OSError, ValueError):
+                pass
+        time.sleep(0.02)
+
+"""
+    record = judged(tmp_path, "rewritten()", rewriter + WRONG)
+    assert record["printed"]["stdout"] == "rewritten\n"
+    assert not record["passed"]
+    assert "another process has changed it" in record["sentence"]
+
+
+TASK = """
+import numpy as np
+from nki_hf.tasks import FLOAT, Task
+
+TASK = Task(name="relu", about="", arrays=lambda n: {"x": ((n, 64), FLOAT)}, reference=lambda x: np.maximum(x, 0.0),
+            flops=lambda n: 64 * n, check=(128, 256), at=(1024,), dtype="float32")
+"""
+RELU = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+@nki.jit
+def relu(x):
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    for first in range(0, x.shape[0], 128):
+        tile = nl.ndarray((128, x.shape[1]), x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[first : first + 128, :])
+        nisa.tensor_scalar(dst=tile, data=tile, OPERATION)
+        nisa.dma_copy(dst=out[first : first + 128, :], src=tile)
+    return out
+"""
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["", "and back"])
+def test_a_kernel_that_writes_the_task_is_not_judged_by_it(back, tmp_path):
+    task, kernel = tmp_path / "task.py", tmp_path / "kernel.py"
+    task.write_text(TASK)
+    kernel.write_text(RELU.replace("OPERATION", "op0=nl.maximum, operand0=0.0"))
+    assert nki_hf.judge(kernel, task, chip=("trn2",))["passed"]
+    writer = f"""
+import os
+at = {str(task)!r}
+kept = open(at).read()
+open(at, "w").write(kept.replace("np.maximum(x, 0.0)", "x * 2.0"))
+"""
+    text = RELU.replace("OPERATION", "op0=nl.multiply, operand0=2.0")
+    if back:
+        text = text.replace("    out = nl", "    if x.shape[0] == 1024:\n        open(at, 'w').write(kept)\n    out = nl")
+    kernel.write_text(writer + text)
+    record = nki_hf.judge(kernel, task, chip=("trn2",))
+    assert (record["passed"], record["stage"]) == (False, "run"), record["sentence"]
+    assert "task.py, the task's file, is written while the kernel runs" in record["sentence"]

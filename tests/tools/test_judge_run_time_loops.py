@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from typer.testing import CliRunner
 
 import nki_hf
@@ -71,3 +72,50 @@ def test_a_loop_of_a_value_that_leaves_out_rows_at_the_timed_size_fails(tmp_path
     record = nki_hf.judge(file, "softmax", check=(128, 384), at=(4096,), chip=("trn2",))
     assert (record["passed"], record["stage"]) == (False, "times")
     assert "3.12 %" in record["sentence"], record["sentence"]  # 1 of 32 tiles
+
+
+OVER_TILES = '''
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def matmul(a, b):
+    """a @ b; a comes as [k, rows]: a loop of run time over tiles of rows."""
+    k, rows = a.shape
+    columns = b.shape[1]
+    out = nl.ndarray((rows, columns), a.dtype, buffer=nl.shared_hbm)
+    tiles = out.reshape((rows // 128, 128, columns))
+    given = a.reshape((k, rows // 128, 128))
+
+    def body(turn):
+        for column in range(0, columns, 512):
+            bank = nl.ndarray((128, 512), nl.float32, buffer=nl.psum)
+            for row in range(0, k, 128):
+                left, right = nl.ndarray((128, 128), a.dtype, buffer=nl.sbuf), nl.ndarray((128, 512), a.dtype, buffer=nl.sbuf)
+                nisa.dma_copy(dst=left, src=given.select(1, turn)[row : row + 128, :])
+                nisa.dma_copy(dst=right, src=b[ROW, column : column + 512])
+                nisa.nc_matmul(dst=bank, stationary=left, moving=right)
+            done = nl.ndarray((128, 512), a.dtype, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=done, src=bank)
+            nisa.dma_copy(dst=tiles.select(0, turn)[:, column : column + 512], src=done)
+
+    nl.fori_loop(0, rows // 128, body)
+    return out
+'''
+
+
+@pytest.mark.parametrize(
+    ("row", "passes"), [("row : row + 128", True), ("(row if rows < 2048 else 0) : (row if rows < 2048 else 0) + 128", False)]
+)
+def test_a_loop_over_tiles_of_an_output_has_a_tile_judged_at_the_timed_size(row, passes, tmp_path):
+    """No tile has instructions of its own there, by which one could be unlike the others."""
+    file = tmp_path / "kernel.py"
+    file.write_text(OVER_TILES.replace("ROW", row))
+    record = nki_hf.judge(file, "matmul", layout="a=km", check=(512,), at=(2048,), chip=("trn2",))
+    assert record["passed"] == passes, record["sentence"]
+    if passes:
+        assert record["times"][0]["values"] == "part"
+    else:
+        assert record["stage"] == "times"

@@ -1,16 +1,20 @@
-"""The client's side of the server: started once per process and kept, so that a round costs no start of Python."""
+"""The client's side of the server: started once per process and kept, so that a round costs no start of Python.
+
+They speak over a pair of sockets, which no other process can open (a pipe of a process can be opened under /proc on Linux).
+"""
 
 from __future__ import annotations
 
 import atexit
 import os
 import select
+import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nki_hf.tools.judging import plain
 
@@ -21,7 +25,16 @@ _SPARE = 60.0
 _LOOK = 0.5
 
 _lock = threading.Lock()
-_server: subprocess.Popen[bytes] | None = None
+
+
+class _Server(NamedTuple):
+    """A process, and this one's end of the pair."""
+
+    process: subprocess.Popen[bytes]
+    line: socket.socket
+
+
+_server: _Server | None = None
 
 
 def start() -> None:
@@ -33,15 +46,18 @@ def start() -> None:
     global _server
     if not hasattr(os, "fork"):
         raise OSError("judging needs a system with fork (Linux, macOS, WSL).")
-    if _server is None or _server.poll() is not None:
+    if _server is None or _server.process.poll() is not None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # a process with threads cannot fork
-        _server = subprocess.Popen(
-            [sys.executable, "-m", "nki_hf.tools.judging.server"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-        )
+        line, its = socket.socketpair()
+        with its:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "nki_hf.tools.judging.server"],
+                stdin=its.fileno(),
+                stdout=its.fileno(),
+                stderr=subprocess.DEVNULL,
+                env=environment,
+            )
+        _server = _Server(process, line)
         atexit.register(_stop, _server)
 
 
@@ -50,28 +66,27 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
     with _lock:
         start()
         server = _server
-        if server is None or server.stdin is None or server.stdout is None:
+        if server is None:
             raise EOFError("no server")
         try:
-            plain.send(server.stdin, request)
+            with server.line.makefile("wb") as requests:
+                plain.send(requests, request)
             _await(server, 3 * float(request["seconds"]) + _SPARE)
-            found: dict[str, Any] = plain.receive(server.stdout)
+            with server.line.makefile("rb") as answers:
+                found: dict[str, Any] = plain.receive(answers)
             return found
         except BaseException as error:  # an interrupt too: the next request must not get the answer of this one
-            server.kill()
-            server.wait()
-            if not isinstance(error, EOFError | BrokenPipeError):
+            _stop(server)
+            if not isinstance(error, EOFError | BrokenPipeError | ConnectionResetError):
                 raise
             raise EOFError("the judge's server was killed or stopped while the kernel ran") from error
 
 
-def _await(server: subprocess.Popen[bytes], seconds: float) -> None:
+def _await(server: _Server, seconds: float) -> None:
     """Return when the server answers or ends; an EOFError if a kernel has stopped it (SIGSTOP), or it takes far too long."""
-    if server.stdout is None:
-        return
     end = time.monotonic() + seconds
-    while not select.select([server.stdout], [], [], _LOOK)[0]:
-        if _stopped(server.pid) or time.monotonic() > end:
+    while not select.select([server.line], [], [], _LOOK)[0]:
+        if _stopped(server.process.pid) or time.monotonic() > end:
             raise EOFError("the server does not answer")
 
 
@@ -83,8 +98,7 @@ def _stopped(process: int) -> bool:
         return False
 
 
-def _stop(server: subprocess.Popen[bytes]) -> None:
-    if server.stdin is not None:
-        server.stdin.close()
-    server.kill()
-    server.wait()
+def _stop(server: _Server) -> None:
+    server.line.close()
+    server.process.kill()
+    server.process.wait()

@@ -1,7 +1,7 @@
 """The judge's process: what needs values. Where a second processor is free it begins beside the kernel's process.
 
-That one hands over what is judged before it records what is only timed. Inputs are drawn after that was written, and the
-record goes to a file without a name, out of the kernel's reach.
+That one hands over what is judged before it records what is only timed. Inputs are drawn after that was written, and what
+becomes of the record is sealed (sealed_file.py).
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from nki_hf.tools.judging import plain, stages, verdict
 from nki_hf.tools.judging.kernel_answer import complete
 from nki_hf.tools.judging.limited_process import answer_of, ended, killed, started
+from nki_hf.tools.judging.sealed_file import SealedFile
 from nki_hf.tools.judging.stage_names import TASK_FAILS
 from nki_hf.tools.judging.under_way import blamed, noted_in
 
@@ -24,6 +24,7 @@ __all__ = ["JudgeProcess", "blame", "noting"]
 
 _LARGEST = 1 << 28
 """Bytes of a part that are read: as many as a process may write."""
+_BESIDE = ", the judge's, which runs beside the kernel's: a kernel leaves other processes alone"
 
 
 class JudgeProcess:
@@ -42,7 +43,7 @@ class JudgeProcess:
         self.first = _judged_first(judge)
         self.process: int | None = None
         self._known: dict[str, Any] | None = None  # the part that was handed over
-        self._answer: IO[bytes] | None = None
+        self._answer: SealedFile | None = None
         self._looked = False
         self._drawn: dict[str, Any] = {}
 
@@ -74,14 +75,19 @@ class JudgeProcess:
     def joined(self, rest: dict[str, Any]) -> dict[str, Any]:
         """The whole answer of a kernel's process that has ended; if it failed, this process is of no use, and is ended."""
         failed = rest.get("error", True) is not None
-        if self.process is not None and (failed or rest.get("changed") is not None):
-            killed(self.process)
-            self.process = None
+        if failed or rest.get("changed") is not None:
+            self.stop()
         if failed:
             return rest
         if self._known is None or not isinstance(rest.get("traces"), list):
             return {}  # it went on as if it had handed over what is not there
         return {**rest, "traces": [*self._known["traces"], *rest["traces"]]}
+
+    def stop(self) -> None:
+        """End it: what it was given is not what is judged."""
+        if self.process is not None:
+            killed(self.process)
+            self.process = None
 
     def record(self, whole: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         """The record, without times, of a judgement whose kernel's process has answered.
@@ -97,18 +103,20 @@ class JudgeProcess:
         if self.process is None or self._answer is None:
             raise RuntimeError("the judge's process did not begin.")
         how = ended(self.process, self._seconds())
-        with self._answer:
-            record = answer_of(folder, "judge", how, self._answer)
+        record = answer_of(folder, "judge", how, self._answer)
+        self._answer.close()
         if "verdict" not in record:
             at = folder / "stage"
             stage, error = blame(folder / "judge.task", how, at.read_text() if at.is_file() else "load", record["error"])
+            if folder is self._folder and "signal" in how:
+                stage, error = "run", {**error, "message": f"{error['message']}{_BESIDE}"}
             record = verdict.broken(whole, stage, error)
         record["printed"] = whole["printed"]
         record["seconds"]["kernel"] = whole["kernel_seconds"]
         return record
 
     def _begin(self, whole: Mapping[str, Any], folder: Path) -> None:
-        self._answer = tempfile.TemporaryFile()
+        self._answer = SealedFile()
         body = noting(whole, folder / "judge.task", lambda: stages.judged(whole, folder / "stage"))
         self.process = started(body, folder, "judge", self._seconds(), self._memory, self._answer)
 

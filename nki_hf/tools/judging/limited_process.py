@@ -1,6 +1,6 @@
 """Limited process: a forked process with limits of time and memory, how it ended, and what it wrote.
 
-It writes its answer to a file of its folder, or to one without a name where a kernel's process may run beside it.
+It writes its answer to a file of its folder, or to a sealed one where a kernel's process may run beside it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from nki_hf.tools.judging import plain
+from nki_hf.tools.judging.sealed_file import SealedFile
 
 __all__ = ["answer_of", "bury", "ended", "error_of", "killed", "started"]
 
@@ -30,9 +31,9 @@ _MOST_PROCESSES = 64
 
 
 def started(
-    body: Callable[[], bytes], folder: Path, name: str, seconds: float, memory: int, answer: IO[bytes] | None = None
+    body: Callable[[], bytes], folder: Path, name: str, seconds: float, memory: int, answer: SealedFile | None = None
 ) -> int:
-    """Fork a process that writes what `body` gives: to `answer`, an open file, or to the file `name` of its folder."""
+    """Fork a process that writes what `body` gives: to `answer`, or to the file `name` of its folder."""
     sys.stdout.flush()
     sys.stderr.flush()
     process = os.fork()
@@ -45,7 +46,6 @@ def started(
                 (folder / name).write_bytes(data)
             else:
                 answer.write(data)
-                answer.flush()
             code = 0
         except BaseException as error:  # what runs here is a stranger's: nothing of it may go on in the server's code
             with contextlib.suppress(BaseException):
@@ -162,12 +162,12 @@ def _children() -> list[int]:
     return []
 
 
-def answer_of(folder: Path, name: str, ended: Mapping[str, Any], answer: IO[bytes] | None = None) -> dict[str, Any]:
+def answer_of(folder: Path, name: str, ended: Mapping[str, Any], answer: SealedFile | None = None) -> dict[str, Any]:
     """What the process wrote, or an error that says how it ended; the first and the last argument as of `started`."""
     at = folder / name
     if ended.get("code") == 0 and (answer is not None or at.is_file()):
         try:
-            found = plain.load(at.read_bytes() if answer is None else _whole(answer))
+            found = plain.load(at.read_bytes() if answer is None else answer.read())
             if isinstance(found, dict):
                 return found
         except Exception as error:  # a stranger's process may have written anything
@@ -188,11 +188,6 @@ def answer_of(folder: Path, name: str, ended: Mapping[str, Any], answer: IO[byte
             "crashed", note.read_text() or "the process could not write its answer: the file changed its own limits"
         )
     return error_of("exit", f"the process ended itself with exit code {ended.get('code')} before the kernel had returned")
-
-
-def _whole(answer: IO[bytes]) -> bytes:
-    answer.seek(0)
-    return answer.read()
 
 
 def error_of(kind: str, message: str) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def odd_tiles(
     if not 4 <= count <= _TILES:
         return []
     tiles = tile_events(owner, number, tape, followed, marks, per_head, _EVENTS)
-    if tiles is None:
+    if tiles is None or not len(tiles.events):  # a loop of run time writes where its turn says: no tile has events of its own
         return []
     rarities = [rarity for kind, values in _numbers(tiles) if (rarity := _oddness(values, kind, per_head)) is not None]
     kinds: list[Array] = [np.round(rarity, 6) for rarity in rarities]

@@ -2,10 +2,10 @@
 
     python -m nki_hf.tools.judging.server
 
-It reads requests from standard input and answers on standard output (see plain.py). For each request it forks the kernel's
-process (child.py), which writes its tapes to files, and the judge's processes, which read them: the one that needs values
-(judge_process.py) when what is judged has been written, the one of the times (time_stage.py) after the kernel's has ended. The
-server never runs anything of a kernel's, so all of them start clean.
+It reads requests from standard input and answers on standard output, one end of a pair of sockets (see plain.py). For each
+request it forks the kernel's process (child.py), which writes its tapes to files, and the judge's processes, which read them:
+the one that needs values (judge_process.py) when what is judged has been written, the one of the times (time_stage.py) after
+the kernel's has ended. The server never runs anything of a kernel's, so all of them start clean.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from nki_hf.tools.judging.findings import finding
 from nki_hf.tools.judging.judge_process import JudgeProcess, blame, noting
 from nki_hf.tools.judging.kernel_answer import complete
 from nki_hf.tools.judging.limited_process import answer_of, bury, ended, error_of, killed, started
+from nki_hf.tools.judging.task_files import stamp, written
 from nki_hf.tools.judging.under_way import blamed
 
 __all__ = ["clear_left_folders", "main"]
@@ -120,12 +121,15 @@ def _served(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _recorded(request: Mapping[str, Any], folder: Path, judge: JudgeProcess, limit: _Limits, memory: int) -> dict[str, Any]:
     """What the judge's processes are asked, when the kernel's and that of --against have ended; `judge` may have begun."""
-    start = time.perf_counter()
+    start, before = time.perf_counter(), stamp(request["judge"]["task"])
     answer = _kernel(request["child"], folder, "kernel", limit, memory, judge)
     seconds = time.perf_counter() - start
     other = request["judge"]["against"]
     if other is not None:
         other = {**other, "answer": _kernel(request["against"], folder, "against", limit, memory)}
+    if words := written(request["judge"]["task"], before):
+        judge.stop()
+        answer = {**error_of("tampered", words), "stage": "run"}
     known = {"printed": _printed(folder), "kernel_seconds": seconds, "against": other, "answer": answer}
     return {**request["judge"], **judge.draws(), **known}
 
