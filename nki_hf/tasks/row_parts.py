@@ -21,9 +21,10 @@ def row_arrays(size: int) -> dict[str, Any]:
     return {"x": ((size, WIDTH), FLOAT)}
 
 
-def drawn_scores(size: int, distribution: str, rng: np.random.Generator) -> Array:
+def drawn_scores(size: int, distribution: str, rng: np.random.Generator, low: float = 0.0) -> Array:
     """Rows whose maximum matters: by the end of them, or by one column, far beyond what an exponent of float32 takes; in
-    `uneven_rows` each row has a level of its own, so that no row's maximum serves another one.
+    `uneven_rows` each row has a level of its own, so that no row's maximum serves another one; `negative` ones are below
+    `-low`.
     """
     found = rng.standard_normal((size, WIDTH)) * (10 if distribution == "wide" else 1)
     if distribution == "outlier_key":
@@ -34,7 +35,7 @@ def drawn_scores(size: int, distribution: str, rng: np.random.Generator) -> Arra
         found += 40.0 * levels(size, rng)
     elif distribution == "equal":
         found[...] = found[:1, :1]
-    return -np.abs(found) if distribution == "negative" else found
+    return -np.abs(found) - low if distribution == "negative" else found
 
 
 def levels(rows: int, rng: np.random.Generator) -> Array:

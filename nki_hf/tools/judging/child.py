@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from nki_hf.chips import get_chip
 from nki_hf.errors import KernelFault
 from nki_hf.from_source import importable, spec_of
-from nki_hf.sim import Kernel, SimOptions, as_nki, launch
+from nki_hf.sim import Kernel, SimOptions, as_nki, isa, language, launch
 from nki_hf.sim.execution.current_machine import running_machine
 from nki_hf.sim.faults import SimulatorWarning
 from nki_hf.sim.run import instrumentation, tape
@@ -53,6 +54,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         `repeated` (it is launched again at the end; without any, the first one is).
     """
     instrumentation.install()
+    _hide_modules()
     found: dict[str, Any] = {"stage": "load", "error": None, "name": "", "traces": [], "changed": None}
     impurity = Impurity(str(request["file"]))
     with as_nki():
@@ -87,6 +89,14 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     elif found["changed"] is not None and (words := impurity.changed()):
         found["changed"]["message"] = f"{words}, and {found['changed']['message']}"
     return {**found, "stage": "", "traces": found["traces"][apart:]}
+
+
+def _hide_modules() -> None:
+    """Take the simulator's own modules out of the language, for good in this process: a name that meets one does not exist."""
+    for space in (isa, language):
+        for name, value in list(vars(space).items()):
+            if isinstance(value, ModuleType) and name not in space.__all__:
+                delattr(space, name)
 
 
 def _hand_over(part: Mapping[str, Any], file: Path) -> None:

@@ -274,6 +274,12 @@ def _general(task: Task, check: Checked, outcome: Outcome, number: int, budget: 
     return ""
 
 
+def _all_far_below(checks: Sequence[Checked]) -> bool:
+    """True if negative inputs are below what exp takes."""
+    arrays = [array for check in checks for o in check.outcomes if o.distribution == "negative" for array in o.arrays.values()]
+    return any(array.size and float(np.max(array)) < -110 for array in arrays)
+
+
 def _unwritten(name: str, check: Checked) -> str:
     """That nothing of an output is written, and the loop of run time that does not turn, if there is one."""
     entries = [event for event in check.result.events if event.opcode == "loop_entry"]
@@ -298,6 +304,8 @@ def _when(checks: Sequence[Checked]) -> str:
         )
         if bad == {"negative"} and any("k" in check.outcomes[0].arrays for check in checks):
             hint = ": scores are far below 0 there: a running maximum begins at 0, or hidden scores are not far enough below"
+        if "negative" in bad <= {"negative", "uneven_rows"} and _all_far_below(checks):
+            hint = ": inputs are far below 0: a running maximum begins too high (at 0, say), or a constant is in its place"
         if bad == {"equal"}:
             hint = ": nearly equal numbers are subtracted, as in a variance that is a mean of squares less a squared mean"
         if bad == {"uneven_rows"}:

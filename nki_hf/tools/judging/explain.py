@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dis
+import enum
 import errno
 import inspect
 import linecache
 import re
 import traceback
+from enum import EnumType
 from pathlib import Path
 from types import ModuleType
 
@@ -38,7 +40,7 @@ def place(error: BaseException) -> tuple[str, int]:
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 0
     frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
-    outside = [item for item in frames if not item[0].startswith((*_OURS, "<"))]
+    outside = [item for item in frames if not item[0].startswith((*_OURS, "<", enum.__file__))]
     return outside[-1] if outside else ("", 0)
 
 
@@ -83,6 +85,9 @@ def explained(error: BaseException) -> tuple[str, str]:
         return text, instead(name, [language, isa])
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType) and error.name:
         return _attribute(error.obj, error.name)
+    if isinstance(error, AttributeError) and isinstance(error.obj, EnumType) and error.name:
+        members = ", ".join(error.obj.__members__)
+        return f"{error.obj.__name__}.{error.name} does not exist", f"{error.obj.__name__} has {members}."
     if isinstance(error, NameError) and error.name in ("nl", "nisa", "nki"):
         return f"{kind}: {text}", "Import it: import nki, import nki.language as nl, import nki.isa as nisa."
     if isinstance(error, Unwritable) and (words := foreign(error.operand, error.word))[0]:

@@ -82,6 +82,11 @@ def instead(name: str, modules: list[ModuleType], full: str = "") -> str:
     close = [
         f"{shorts.get(space, 'nki')}.{item}"
         for space in (*modules, *(s for s in _SPACES.values() if s not in modules))
-        for item in difflib.get_close_matches(name, [n for n in dir(space) if not n.startswith("_")], 2, 0.6)
+        for item in difflib.get_close_matches(name, _names(space), 2, 0.6)
     ]
     return f"Did you mean {' or '.join(close[:3])}?" if close else "See docs/nki_surface.md for every name that there is."
+
+
+def _names(space: ModuleType) -> list[str]:
+    """What a kernel may name of a module of the language."""
+    return [name for name in dir(space) if not name.startswith("_") and not isinstance(getattr(space, name), ModuleType)]
