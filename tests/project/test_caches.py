@@ -96,7 +96,7 @@ REASONS = {
         "chips.measurements.simulated_rows", "chips.prices.instances", "chips.prices.economics", "chips.prices._file",
         "sim.execution.products.sums_alike", "lang.features", "lang._speaks",
         "tools.bench_tasks._tasks_digest", "tools.correlate.variable_us",
-        "tools.judging.budget.slowness", "tools.judging.traced._uses", "tools.latency._eager_head_us",
+        "tools.judging.budget.slowness", "tools.judging.line_words._real", "tools.judging.traced._uses", "tools.latency._eager_head_us",
         "tools.model_bench.rank_interval._counts",
         "tools.subjects.events_of", "tools.tuning.study.laws", "tools.verify_oracle._code",
     ),
