@@ -282,7 +282,16 @@ def test_what_attention_sees_too_much_has_the_words_of_its_formula(words, scores
 
 @pytest.mark.parametrize(
     ("factor", "words"),
-    [(2**0.5, "2 ** 0.5"), (1 / 384, "1 / 384"), (384**0.5, "384 ** 0.5"), (np.log(2), "ln 2"), (-1, "the sign"), (1.2345, "")],
+    [
+        (2**0.5, "2 ** 0.5"),
+        (1 / 384, "1 / 384"),
+        (384**0.5, "384 ** 0.5"),
+        (np.log(2), "ln 2"),
+        (-1, "the sign"),
+        (1.2345, ""),
+        (383 / 384, "(384 - 1) / 384"),
+        (0.9979, ""),
+    ],
 )
 def test_a_factor_is_named_by_the_length_that_it_comes_from(factor, words):
     found = factor_words(factor, (384, 1024))

@@ -125,7 +125,8 @@ def factor_words(factor: float, shape: Sequence[int], near: float = 4e-3) -> str
         ):
             known.setdefault(words.format(length), float(length) ** power)
             known.setdefault(words.format(f"(2 * {length})"), (2.0 * length) ** power)
-        known.setdefault(f"({length} - 1) / {length}", (length - 1) / length)
+        if abs(abs(factor) - (length - 1) / length) < 0.1 / length:  # nearer to it than to 1
+            known.setdefault(f"({length} - 1) / {length}", (length - 1) / length)
     if abs(factor) < 1e-30:
         return ""
     found = min(known, key=lambda words: abs(np.log(abs(factor) / known[words])))
