@@ -97,6 +97,11 @@ def check_fields(task: Task) -> None:
             f"task {task.name}: out_dtypes={tuple(task.out_dtypes)} has {len(task.out_dtypes)} element types: "
             f"it must be one for each output, {', '.join(task.outputs)}."
         )
+    if task.inputs is None and task.distributions:
+        raise ValueError(
+            f"task {task.name}: distributions={tuple(task.distributions)} are names that inputs knows, and there is no inputs: "
+            "say how they are drawn, or leave distributions out."
+        )
     check_sizes(task, (*task.check, *task.at, *([task.ragged] if task.ragged else ())))
 
 

@@ -60,6 +60,11 @@ def test_what_its_functions_raise_is_wrong_use(function, value, error, tmp_path)
         ("mask", "{'causal': True}", r"mask=\{'causal': True\} must be whole numbers by ahead and window"),
         ("wrong", "{'no sum': 1}", r"wrong=\{'no sum': 1\} must be functions by words"),
         ("reference", "None", "reference=None must be a function"),
+        (
+            "distributions",
+            "('small',), 'inputs': None",
+            r"distributions=\('small',\) are names that inputs knows, and there is no inputs",
+        ),
         ("part", "1", "part=1 must be a function or None"),
         ("arrays", "lambda size: {}", r"its arrays gives \{\} at size 128: it must be a shape and an element type"),
         ("arrays", "lambda size: {'x': (size, 4)}", r"its arrays gives x=\(128, 4\) at size 128: it must be a shape"),
