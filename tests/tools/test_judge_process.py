@@ -166,8 +166,9 @@ def relu(x):
 """
 
 
+@pytest.mark.parametrize("name", ["", ":TASK"])
 @pytest.mark.parametrize("back", [False, True], ids=["", "and back"])
-def test_a_kernel_that_writes_the_task_is_not_judged_by_it(back, tmp_path):
+def test_a_kernel_that_writes_the_task_is_not_judged_by_it(back, name, tmp_path):
     task, kernel = tmp_path / "task.py", tmp_path / "kernel.py"
     task.write_text(TASK)
     kernel.write_text(RELU.replace("OPERATION", "op0=nl.maximum, operand0=0.0"))
@@ -182,6 +183,19 @@ open(at, "w").write(kept.replace("np.maximum(x, 0.0)", "x * 2.0"))
     if back:
         text = text.replace("    out = nl", "    if x.shape[0] == 1024:\n        open(at, 'w').write(kept)\n    out = nl")
     kernel.write_text(writer + text)
-    record = nki_hf.judge(kernel, task, chip=("trn2",))
+    record = nki_hf.judge(kernel, f"{task}{name}", chip=("trn2",))
     assert (record["passed"], record["stage"]) == (False, "run"), record["sentence"]
     assert "task.py, the task's file, is written while the kernel runs" in record["sentence"]
+
+
+def test_relative_paths_begin_in_the_folder_of_the_caller(tmp_path, monkeypatch):
+    """The server was started in another one."""
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "task.py").write_text(TASK)
+        (folder / "kernel.py").write_text(RELU.replace("OPERATION", "op0=nl.maximum, operand0=0.0"))
+        monkeypatch.chdir(folder)
+        for task in ("task.py", "task.py:TASK"):
+            record = nki_hf.judge("kernel.py", task, chip=("trn2",), against="kernel.py")
+            assert record["passed"], record["sentence"]

@@ -70,7 +70,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
             raise EOFError("no server")
         try:
             with server.line.makefile("wb") as requests:
-                plain.send(requests, request)
+                plain.send(requests, {**request, "folder": _folder()})
             _await(server, 3 * float(request["seconds"]) + _SPARE)
             with server.line.makefile("rb") as answers:
                 found: dict[str, Any] = plain.receive(answers)
@@ -80,6 +80,14 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
             if not isinstance(error, EOFError | BrokenPipeError | ConnectionResetError):
                 raise
             raise EOFError("the judge's server was killed or stopped while the kernel ran") from error
+
+
+def _folder() -> str:
+    """The folder that relative paths of this process begin in; empty if it is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _await(server: _Server, seconds: float) -> None:

@@ -108,6 +108,8 @@ def _alive(process: int) -> bool:
 
 
 def _served(request: Mapping[str, Any]) -> dict[str, Any]:
+    with contextlib.suppress(OSError):  # gone: then only absolute paths lead anywhere
+        os.chdir(request["folder"])
     if "trial" in request:
         return _tried(request)
     limits = _Limits(float(request["seconds"]), request.get("within")), int(request["memory"])

@@ -12,9 +12,10 @@ Stamp = tuple[int, ...] | None
 
 def stamp(task: str) -> Stamp:
     """Which file a task is, and when it was written, by a clock that no process sets back; None for a task of the package."""
-    if task.endswith(".py"):
+    file, dot, _ = task.partition(".py")  # FILE.py:NAME, too
+    if dot:
         with contextlib.suppress(OSError):
-            state = os.stat(task)
+            state = os.stat(file + dot)
             return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
     return None
 
@@ -23,4 +24,6 @@ def written(task: str, before: Stamp) -> str:
     """What a kernel did to the task's file since its stamp was taken, in words; empty if nothing."""
     if stamp(task) == before:
         return ""
-    return f"{os.path.basename(task)}, the task's file, is written while the kernel runs, which is judged by it"
+    return (
+        f"{os.path.basename(task).partition(':')[0]}, the task's file, is written while the kernel runs, which is judged by it"
+    )
